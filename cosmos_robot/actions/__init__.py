@@ -1,0 +1,1 @@
+"""Between robot units and model tokens."""

@@ -1,0 +1,51 @@
+"""Every error this package raises on purpose.
+
+A message says what was got, what was expected and what to do about it. Errors are raised, never returned as data.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class CosmosRobotError(Exception):
+    """Base of all errors below."""
+
+
+class UnknownNameError(CosmosRobotError, KeyError):
+    """A name that no registry holds; the message suggests the nearest ones."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]):
+        known = sorted(known)
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(known) or 'none'}"
+        self.message = f"unknown {kind} {name!r}; {hint}"
+        super().__init__(self.message)
+
+    def __str__(self) -> str:  # KeyError would print the repr
+        return self.message
+
+
+class ContractError(CosmosRobotError, ValueError):
+    """Two ends disagree, or a contract is missing or malformed; the message names the field."""
+
+
+class InputError(CosmosRobotError, ValueError):
+    """An argument, array or file whose shape, type or range is not what was asked for."""
+
+
+class CheckpointError(CosmosRobotError):
+    """A checkpoint or dataset folder that is missing, half-written or of another layout."""
+
+
+class DependencyError(CosmosRobotError, ImportError):
+    """An optional part is not installed; the message says which extra or system package brings it."""
+
+
+class RenderError(CosmosRobotError, RuntimeError):
+    """No picture can be drawn on this machine, or it was asked for after the simulator had moved on."""
+
+
+class Interrupted(CosmosRobotError):
+    """A long job was stopped by the user; what it had is saved and the message says how to resume."""
