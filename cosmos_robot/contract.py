@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cosmos_robot.errors import ContractError
 
 CONTRACT_FILE = "contract.json"
-CONTRACT_VERSION = 1
+CONTRACT_VERSION: Final = 1
 
 Orientation = Literal["upright", "flip_vertical", "mirror", "rot180"]
 """How a picture arrives, relative to the true upright view: as is, upside down (raw OpenGL rows), left and right
@@ -88,8 +88,11 @@ class RobotSpec(_Spec):
 
     @model_validator(mode="after")
     def _consistent(self) -> RobotSpec:
-        for what, names in {"camera": [c.name for c in self.cameras], "state field": [f.name for f in self.state],
-                            "action field": [f.name for f in self.action]}.items():
+        for what, names in {
+            "camera": [c.name for c in self.cameras],
+            "state field": [f.name for f in self.state],
+            "action field": [f.name for f in self.action],
+        }.items():
             if len(set(names)) != len(names):
                 raise ValueError(f"{what} named twice in {names}")
         if self.gripper and self.gripper.field not in [f.name for f in self.action]:
@@ -267,8 +270,8 @@ def require_fit(contract: Contract, actual: RobotSpec) -> None:
     found = differences(contract.robot, actual)
     if found:
         raise ContractError(
-            f"checkpoint {contract.model.name!r} (trained for {contract.robot.name!r}) does not fit {actual.name!r}:\n  - "
-            + "\n  - ".join(found)
+            f"checkpoint {contract.model.name!r} (trained for {contract.robot.name!r}) does not fit {actual.name!r}:"
+            + "".join(f"\n  - {line}" for line in found)
         )
 
 

@@ -27,7 +27,7 @@ def place_on_canvas(canvas: CanvasSpec, images: Mapping[str, Image]) -> Image:
     for p in canvas.placements:
         part = images[p.camera][p.crop.top : p.crop.top + p.crop.height, p.crop.left : p.crop.left + p.crop.width]
         if part.shape[:2] != (p.to.height, p.to.width):
-            resized = PILImage.fromarray(np.ascontiguousarray(part)).resize((p.to.width, p.to.height), PILImage.BOX)
+            resized = PILImage.fromarray(np.ascontiguousarray(part)).resize((p.to.width, p.to.height), PILImage.Resampling.BOX)
             part = np.asarray(resized)
         out[p.to.top : p.to.top + p.to.height, p.to.left : p.to.left + p.to.width] = part
     return out
@@ -42,7 +42,8 @@ def _checked(contract: Contract, images: Mapping[str, Image]) -> dict[str, Image
         image = check_image(name, images[name])
         if image.shape[:2] != (camera.height, camera.width):
             raise InputError(
-                f"camera {name!r}: expected {camera.height}x{camera.width} pixels, got {image.shape[0]}x{image.shape[1]}"
+                f"camera {name!r}: expected {camera.height}x{camera.width} pixels, "
+                f"got {image.shape[0]}x{image.shape[1]}"
             )
         found[name] = image
     return found

@@ -5,7 +5,7 @@ Axis legend: T steps of a chunk, D width of an action, H W image height and widt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -38,7 +38,9 @@ class LazyImages(Mapping[str, Image]):
     that a late reading is refused instead of showing another moment.
     """
 
-    def __init__(self, names: tuple[str, ...], draw, fresh=lambda: True):
+    def __init__(
+        self, names: tuple[str, ...], draw: Callable[[str], Image], fresh: Callable[[], bool] = lambda: True
+    ):
         self._names, self._draw, self._fresh = names, draw, fresh
         self._drawn: dict[str, Image] = {}
 
@@ -54,7 +56,7 @@ class LazyImages(Mapping[str, Image]):
             self._drawn[name] = check_image(name, self._draw(name))
         return self._drawn[name]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
     def __len__(self) -> int:

@@ -26,7 +26,8 @@ class Normalizer:
 
     def __init__(self, spec: Normalization, width: int):
         self.spec = spec
-        self.offset, self.scale = np.zeros(width), np.ones(width)
+        self.offset: NDArray[np.float64] = np.zeros(width)
+        self.scale: NDArray[np.float64] = np.ones(width)
         if spec.method != "identity":
             s = spec.statistics
             assert s is not None  # the contract's validator guarantees it

@@ -19,9 +19,9 @@ def quat_xyzw_to_rot6d(quaternion: ArrayLike) -> NDArray[np.float64]:
 def quat_xyzw_to_matrix(quaternion: ArrayLike) -> NDArray[np.float64]:
     """(..., 4) scalar-last quaternions to (..., 3, 3)."""
     q = np.asarray(quaternion, dtype=np.float64)
-    return Rotation.from_quat(q.reshape(-1, 4)).as_matrix().reshape(*q.shape[:-1], 3, 3)
+    return np.asarray(Rotation.from_quat(q.reshape(-1, 4)).as_matrix()).reshape(*q.shape[:-1], 3, 3)
 
 
 def matrix_to_rotvec(matrix: ArrayLike) -> NDArray[np.float64]:
     """(3, 3) to the shortest rotation vector (3,), radians."""
-    return Rotation.from_matrix(np.asarray(matrix, dtype=np.float64)).as_rotvec()
+    return np.asarray(Rotation.from_matrix(np.asarray(matrix, dtype=np.float64)).as_rotvec())
