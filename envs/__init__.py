@@ -1,0 +1,37 @@
+"""Simulators behind one gymnasium interface, created by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cosmos_robot.errors import UnknownNameError
+from cosmos_robot.registry import Registry
+
+if TYPE_CHECKING:
+    from cosmos_robot.envs.base import RobotEnv
+
+FAMILIES = Registry("environment family")
+"""Family name (the part of an env's name before the first ``_`` or ``/``) to a module-level ``Family``."""
+
+FAMILIES.add("libero", "cosmos_robot.envs.libero:FAMILY")
+FAMILIES.add("fake", "cosmos_robot.envs.fakes:FAMILY")
+
+
+def make(name: str, **options: Any) -> RobotEnv:
+    """The environment called ``name``, for instance ``"libero_object/3"``; ``options`` go to its constructor.
+
+    Raises UnknownNameError with the nearest names, DependencyError if the simulator is not installed.
+    """
+    return _family(name).make(name, **options)
+
+
+def list_envs(family: str) -> list[str]:
+    """All environment names of one family."""
+    return FAMILIES.get(family).names()
+
+
+def _family(name: str):
+    key = name.split("/")[0].split("_")[0]
+    if key not in FAMILIES:
+        raise UnknownNameError("environment", name, [f"{family}..." for family in FAMILIES])
+    return FAMILIES.get(key)

