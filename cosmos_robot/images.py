@@ -27,8 +27,8 @@ def place_on_canvas(canvas: CanvasSpec, images: Mapping[str, Image]) -> Image:
     for p in canvas.placements:
         part = images[p.camera][p.crop.top : p.crop.top + p.crop.height, p.crop.left : p.crop.left + p.crop.width]
         if part.shape[:2] != (p.to.height, p.to.width):
-            resized = PILImage.fromarray(np.ascontiguousarray(part)).resize((p.to.width, p.to.height), PILImage.Resampling.BOX)
-            part = np.asarray(resized)
+            picture = PILImage.fromarray(np.ascontiguousarray(part))
+            part = np.asarray(picture.resize((p.to.width, p.to.height), PILImage.Resampling.BOX))
         out[p.to.top : p.to.top + p.to.height, p.to.left : p.to.left + p.to.width] = part
     return out
 
