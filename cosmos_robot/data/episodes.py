@@ -39,9 +39,7 @@ class EpisodeInfo:
 
     def __post_init__(self) -> None:
         if self.source not in SOURCES:
-            raise InputError(
-                f"episode source: got {self.source!r}, expected one of {', '.join(SOURCES)}"
-            )
+            raise InputError(f"episode source: got {self.source!r}, expected one of {', '.join(SOURCES)}")
 
 
 @dataclass(frozen=True)
@@ -71,23 +69,22 @@ class Episode:
         set_field = object.__setattr__
         set_field(self, "state", _floats("state", self.state, dimensions=2))
         rows = len(self.state)
-        set_field(
-            self, "actions", _floats("actions", self.actions, dimensions=3, rows=rows)
-        )
+        set_field(self, "actions", _floats("actions", self.actions, dimensions=3, rows=rows))
         set_field(self, "valid", _valid(self.valid, self.actions.shape[:2]))
         set_field(
             self,
             "images",
             MappingProxyType({n: _images(n, v, rows) for n, v in self.images.items()}),
         )
-        extras = {
-            name: _floats(f"extra {name!r}", value, rows=rows)
-            for name, value in self.extras.items()
-        }
+        extras = {name: _floats(f"extra {name!r}", value, rows=rows) for name, value in self.extras.items()}
         set_field(self, "extras", MappingProxyType(extras))
 
     def __len__(self) -> int:
         return len(self.state)
+
+    def __reduce__(self):  # read-only mappings cannot be pickled
+        parts = (self.instruction, dict(self.images), self.state, self.actions, self.valid, self.info)
+        return Episode, (*parts, dict(self.extras))
 
 
 def require_robot(episode: Episode, robot: RobotSpec) -> None:
@@ -98,17 +95,13 @@ def require_robot(episode: Episode, robot: RobotSpec) -> None:
     expected = {c.name: (c.height, c.width) for c in robot.cameras}
     found = {name: frames.shape[1:3] for name, frames in episode.images.items()}
     if expected != found:
-        raise InputError(
-            f"episode cameras (height, width): got {found}, {robot.name} has {expected}"
-        )
+        raise InputError(f"episode cameras (height, width): got {found}, {robot.name} has {expected}")
     for what, width, want in (
         ("state", episode.state.shape[1], robot.state_width),
         ("actions", episode.actions.shape[2], robot.action_width),
     ):
         if width != want:
-            raise InputError(
-                f"episode {what}: got width {width}, {robot.name} has {want}"
-            )
+            raise InputError(f"episode {what}: got width {width}, {robot.name} has {want}")
 
 
 def chunk_rows(
@@ -122,23 +115,14 @@ def chunk_rows(
     commands = _floats("commands", commands, dimensions=2)
     steps = np.asarray(starts)[:, None] + np.arange(chunk)
     if len(steps) and (steps.min() < 0 or steps[:, 0].max() >= len(commands)):
-        raise InputError(
-            f"chunk starts {steps[:, 0].tolist()} leave the run of {len(commands)} commands"
-        )
+        raise InputError(f"chunk starts {steps[:, 0].tolist()} leave the run of {len(commands)} commands")
     return commands[np.minimum(steps, len(commands) - 1)], steps < len(commands)
 
 
 def _images(name: str, value: Image, rows: int) -> NDArray[np.uint8]:
     value = np.asarray(value)
-    if (
-        value.dtype != np.uint8
-        or value.ndim != 4
-        or value.shape[3] != 3
-        or len(value) != rows
-    ):
-        raise InputError(
-            f"episode camera {name!r}: expected ({rows}, H, W, 3) uint8, got {value.shape} {value.dtype}"
-        )
+    if value.dtype != np.uint8 or value.ndim != 4 or value.shape[3] != 3 or len(value) != rows:
+        raise InputError(f"episode camera {name!r}: expected ({rows}, H, W, 3) uint8, got {value.shape} {value.dtype}")
     return _locked(value)
 
 
@@ -150,30 +134,20 @@ def _floats(
 ) -> NDArray[np.float32]:
     value = np.asarray(value, dtype=np.float32)
     if dimensions is not None and value.ndim != dimensions:
-        raise InputError(
-            f"episode {name}: expected {dimensions} dimensions, got shape {value.shape}"
-        )
+        raise InputError(f"episode {name}: expected {dimensions} dimensions, got shape {value.shape}")
     if not value.ndim or 0 in value.shape or (rows is not None and len(value) != rows):
-        raise InputError(
-            f"episode {name}: expected {'some' if rows is None else rows} rows, got shape {value.shape}"
-        )
+        raise InputError(f"episode {name}: expected {'some' if rows is None else rows} rows, got shape {value.shape}")
     if not np.isfinite(value).all():
-        raise InputError(
-            f"episode {name}: not finite at {np.argwhere(~np.isfinite(value))[0].tolist()}"
-        )
+        raise InputError(f"episode {name}: not finite at {np.argwhere(~np.isfinite(value))[0].tolist()}")
     return _locked(value)
 
 
 def _valid(value: NDArray[np.bool_], shape: tuple[int, ...]) -> NDArray[np.bool_]:
     value = np.asarray(value)
     if value.dtype != np.bool_ or value.shape != shape:
-        raise InputError(
-            f"episode valid: expected {shape} bool, got {value.shape} {value.dtype}"
-        )
+        raise InputError(f"episode valid: expected {shape} bool, got {value.shape} {value.dtype}")
     if not value[:, 0].all():
-        raise InputError(
-            f"episode valid: row {int(np.argmin(value[:, 0]))} has no valid command"
-        )
+        raise InputError(f"episode valid: row {int(np.argmin(value[:, 0]))} has no valid command")
     return _locked(value)
 
 
