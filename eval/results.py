@@ -1,0 +1,191 @@
+"""Episode records, the log a killed run resumes from, and the result file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from cosmos_robot.errors import InputError
+from cosmos_robot.eval.protocol import EvalProtocol, Job, protocol_differences
+from cosmos_robot.eval.statistics import wilson
+
+
+class EpisodeRecord(BaseModel):
+    """One finished episode. noise_seeds: one per decision. ended: what stopped it. seconds: wall time, shared CPU."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    suite: str
+    task: int
+    init: int
+    instruction: str
+    success: bool
+    ended: Literal["success", "budget", "env"]
+    steps: int
+    decisions: int
+    reset_seed: int
+    noise_seeds: tuple[int, ...]
+    seconds: float
+    film: str | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.task, self.init
+
+
+class EpisodeError(BaseModel):
+    """An episode that could not be run, after its worker died twice."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    suite: str
+    task: int
+    init: int
+    message: str
+
+
+class RunHeader(BaseModel):
+    """Whose episodes these are. control: None for a checkpoint as it is, else the kind of control it stands for."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    policy: str
+    checkpoint: str | None
+    checkpoint_sha256: str | None
+    contract: str
+    control: Literal["blind", "random", "zero"] | None
+    protocol: EvalProtocol
+
+    def differences(self, now: RunHeader) -> list[str]:
+        """Why episodes of this header may not be mixed with those of ``now``; empty if they may."""
+        found = [
+            f"{name}: {getattr(self, name)} then, {getattr(now, name)} now"
+            for name in ("policy", "checkpoint_sha256", "contract", "control")
+            if getattr(self, name) != getattr(now, name)
+        ]
+        return found + protocol_differences(self.protocol, now.protocol, episodes_may_differ=True)
+
+
+class EpisodeLog:
+    """A JSONL file: the header, then one line per finished episode, each flushed to disk when it ends.
+
+    A last line cut short by a killed process is dropped when the log is opened again.
+    """
+
+    def __init__(self, path: Path, header: RunHeader, *, fresh: bool = False):
+        """Open or continue ``path``. Raises InputError naming the differences if it holds another run."""
+        self.path = Path(path)
+        self.header = header
+        self.finished: dict[tuple[int, int], EpisodeRecord] = {}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if fresh or not self.path.exists() or not self._read():
+            self.path.write_text(header.model_dump_json() + "\n")
+        self._file = self.path.open("a")
+
+    def append(self, record: EpisodeRecord) -> None:
+        """Keep one finished episode."""
+        self._file.write(record.model_dump_json() + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.finished[record.key] = record
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _read(self) -> bool:
+        """Take over what is there; False if not even the header is whole."""
+        data = self.path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if not whole:
+            return False
+        try:
+            lines = whole.decode().splitlines()
+            found = RunHeader.model_validate_json(lines[0])
+            records = [EpisodeRecord.model_validate_json(line) for line in lines[1:]]
+        except (ValidationError, UnicodeDecodeError) as error:
+            raise InputError(f"{self.path} is not an episode log of this version: {error}") from error
+        differences = found.differences(self.header)
+        if differences:
+            raise InputError(
+                f"{self.path} holds episodes of another run:"
+                + "".join(f"\n  - {d}" for d in differences)
+                + "\nwrite to another --json, or pass --fresh to discard them"
+            )
+        if len(whole) < len(data):
+            os.truncate(self.path, len(whole))
+        self.finished = {r.key: r for r in records}
+        return True
+
+
+def log_path(result: Path) -> Path:
+    """``out.json`` to ``out.episodes.jsonl``."""
+    return result.with_name(result.stem + ".episodes.jsonl")
+
+
+def summarize(records: Iterable[EpisodeRecord]) -> dict[str, Any]:
+    """``success_rate`` (None without episodes), ``successes``, ``episodes`` and ``ci95`` (Wilson)."""
+    records = list(records)
+    rate = wilson(sum(r.success for r in records), len(records))
+    return {
+        "success_rate": rate.rate if records else None,
+        "successes": rate.successes,
+        "episodes": rate.episodes,
+        "ci95": [rate.low, rate.high],
+    }
+
+
+def build_result(
+    header: RunHeader, records: Iterable[EpisodeRecord], errors: Iterable[EpisodeError], *, seconds: float, resumed: int
+) -> dict[str, Any]:
+    """The content of the result file. ``errors`` are listed and counted neither as success nor as failure."""
+    records = sorted(records, key=lambda r: r.key)
+    per_task = []
+    for task in header.protocol.tasks:
+        mine = [r for r in records if r.task == task]
+        per_task.append({"task": task, "instruction": mine[0].instruction if mine else None} | summarize(mine))
+    return {
+        **summarize(records),
+        "per_task": per_task,
+        **header.model_dump(mode="json"),
+        "wall_seconds": round(seconds, 1),
+        "resumed_episodes": resumed,
+        "errors": [e.model_dump(mode="json") for e in errors],
+        "records": [r.model_dump(mode="json") for r in records],
+    }
+
+
+def write_result(path: Path, result: dict[str, Any]) -> None:
+    """Write ``result`` as JSON, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(result, indent=2) + "\n")
+    os.replace(part, path)
+
+
+def read_result(path: Path) -> tuple[RunHeader, list[EpisodeRecord]]:
+    """Header and records of a result file. Raises InputError if it is none."""
+    try:
+        data = json.loads(Path(path).read_text())
+        header = RunHeader.model_validate({name: data[name] for name in RunHeader.model_fields})
+        return header, [EpisodeRecord.model_validate(r) for r in data["records"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is not a result of eval/libero.py: {error}") from error
+
+
+def hash_folder(folder: Path) -> str:
+    """SHA-256 over the names and contents of every file in ``folder``, in sorted order."""
+    digest = hashlib.sha256()
+    for path in sorted(p for p in Path(folder).rglob("*") if p.is_file()):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def remaining(jobs: Iterable[Job], finished: Iterable[tuple[int, int]]) -> list[Job]:
+    """The jobs not yet finished, in order."""
+    done = set(finished)
+    return [job for job in jobs if job.key not in done]
