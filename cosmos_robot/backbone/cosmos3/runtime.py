@@ -1,0 +1,309 @@
+"""The Cosmos 3 forward over the modules of diffusers' ``Cosmos3OmniTransformer``, batched, text half cached.
+
+diffusers runs one packed sequence per call. Here a batch of samples shares a token plan, texts may differ in length,
+and the text half (which never sees generation tokens nor time) runs once per distinct prompt. The result equals the
+diffusers forward; gradients flow, so this is the training forward too.
+
+Axis legend: B samples, U distinct prompts, n text tokens, N generation tokens, R action rows, T noisy rows among them,
+W width of a row, C channels, L h w latent frames, rows and columns, Hk key-value heads, d head width, E hidden width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from diffusers import Cosmos3OmniTransformer
+from torch import Tensor, nn
+
+from cosmos_robot.backbone.cosmos3.layout import TokenPlan
+from cosmos_robot.backbone.cosmos3.rotary import Rotary, rotary, rotate, text_rotary
+from cosmos_robot.errors import InputError
+
+Want = Literal["action", "video"]
+
+
+@dataclass(frozen=True)
+class TextCache:
+    """What generation tokens read of the text half: per layer rotated keys and values (U, Hk, n, d), right-padded.
+
+    lengths: real tokens of each prompt.
+    """
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    lengths: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+def join_texts(caches: Sequence[TextCache]) -> TextCache:
+    """One cache with the prompts of ``caches`` in order, padded to the longest."""
+    longest = max(cache.keys[0].shape[2] for cache in caches)
+
+    def layerwise(name: str) -> tuple[Tensor, ...]:
+        stacks = zip(*(getattr(cache, name) for cache in caches), strict=True)
+        return tuple(torch.cat([F.pad(t, (0, 0, 0, longest - t.shape[2])) for t in stack]) for stack in stacks)
+
+    return TextCache(layerwise("keys"), layerwise("values"), sum((cache.lengths for cache in caches), ()))
+
+
+@dataclass(frozen=True)
+class Velocity:
+    """float32 predictions at the noisy tokens. action (B, T, W); video (B, C, L, h, w), zero at clean frames; hidden
+    (B, N, E), the residual stream that was asked for."""
+
+    action: Tensor | None = None
+    video: Tensor | None = None
+    hidden: Tensor | None = None
+
+
+def encode_text(transformer: Cosmos3OmniTransformer, token_ids: Sequence[Sequence[int]]) -> TextCache:
+    """Run the text half over U prompts (lists of token ids, lengths may differ)."""
+    if not token_ids or not all(len(ids) for ids in token_ids):
+        raise InputError("encode_text: expected at least one prompt, none of them empty")
+    device = transformer.embed_tokens.weight.device
+    rows = [torch.as_tensor(ids, dtype=torch.long) for ids in token_ids]
+    padded = nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)
+    if int(padded.max()) >= transformer.vocab_size or int(padded.min()) < 0:
+        raise InputError(
+            f"encode_text: token id {int(padded.max())} outside the vocabulary of {transformer.vocab_size}"
+        )
+    x = transformer.embed_tokens(padded)
+    turn = text_rotary(transformer, padded.shape[1])
+    keys, values = [], []
+    for layer in transformer.layers:
+        # Right padding needs no mask here: under a causal mask no real token looks to its right.
+        x, key, value = _text_layer(layer, x, turn, last=layer is transformer.layers[-1])
+        keys.append(key)
+        values.append(value)
+    return TextCache(tuple(keys), tuple(values), tuple(len(ids) for ids in token_ids))
+
+
+def velocity(
+    transformer: Cosmos3OmniTransformer,
+    plan: TokenPlan,
+    text: TextCache,
+    text_index: Tensor | Sequence[int],
+    latents: Tensor,
+    action_rows: Tensor | None,
+    timestep: Tensor,
+    domain_id: Tensor | Sequence[int],
+    want: Sequence[Want] = ("action",),
+    hidden_at: int | None = None,
+    action_width: int | None = None,
+) -> Velocity:
+    """Velocity of the noisy tokens of B samples.
+
+    text_index (B,): prompt of each sample in ``text``. latents (B, C, L, h, w) and action_rows (B, R, W) hold clean and
+    noisy entries together, in model units; rows narrower than the model are zero-padded, and only the first
+    ``action_width`` (default W) predicted columns are returned. timestep (B,): 0..1000, one per sample. domain_id (B,).
+    hidden_at: also return the residual stream entering that layer. Raises InputError on any shape that does not fit
+    the plan. The last layer computes only the tokens named by ``want``.
+    """
+    index = torch.as_tensor(text_index, dtype=torch.long)
+    _check_inputs(transformer, plan, text, index, latents, action_rows, timestep, want, hidden_at)
+    x = _embed(transformer, plan, latents, action_rows, timestep, domain_id)
+    index = index.to(x.device)
+    lengths = [text.lengths[i] for i in index.tolist()]
+    turn = rotary(transformer, plan, lengths, x.device)
+    mask = _padding_mask(lengths, text.keys[0].shape[2], x)
+    wanted = _wanted_tokens(transformer, plan, want)
+    hidden = None
+    for number, layer in enumerate(transformer.layers):
+        if number == hidden_at:
+            hidden = x
+        reads = (text.keys[number].index_select(0, index), text.values[number].index_select(0, index))
+        last = number == len(transformer.layers) - 1
+        x = _generation_layer(layer, x, reads, turn, mask, wanted if last else None)
+    x = transformer.norm_moe_gen(x)
+    split = len(wanted) - (len(plan.noisy_rows) if "action" in want else 0)
+    action = video = None
+    if "action" in want:
+        width = action_width or action_rows.shape[2]
+        action = _domain_linear(transformer.action_proj_out, x[:, split:], domain_id)[..., :width].float()
+    if "video" in want:
+        video = _unpatch(
+            transformer.proj_out(x[:, :split]).float(), plan, transformer.config.latent_patch_size, latents
+        )
+    return Velocity(action, video, hidden)
+
+
+def join_rows(state: Tensor | None, actions: Tensor) -> Tensor:
+    """Action rows (B, R, W) of a plan with a state row: ``state`` (B, S) first, then ``actions`` (B, T, D), both
+    zero-padded to the wider; without a state, the actions."""
+    if state is None:
+        return actions
+    width = max(state.shape[-1], actions.shape[-1])
+    rows = [F.pad(part, (0, width - part.shape[-1])) for part in (state.unsqueeze(1), actions)]
+    return torch.cat(rows, dim=1)
+
+
+def _check_inputs(transformer, plan, text, index, latents, action_rows, timestep, want, hidden_at) -> None:
+    config, batch = transformer.config, len(latents)
+    expected = (batch, config.latent_channel, *plan.latent_grid)
+    if tuple(latents.shape) != expected:
+        raise InputError(f"velocity: expected latents {expected}, got {tuple(latents.shape)}")
+    if (0 if action_rows is None else action_rows.shape[1]) != plan.rows:
+        raise InputError(f"velocity: the plan has {plan.rows} action rows, got {getattr(action_rows, 'shape', None)}")
+    if plan.rows and (len(action_rows) != batch or action_rows.shape[2] > config.action_dim):
+        raise InputError(
+            f"velocity: expected action rows ({batch}, {plan.rows}, at most {config.action_dim}), got "
+            f"{tuple(action_rows.shape)}"
+        )
+    if index.shape != (batch,) or timestep.shape != (batch,):
+        raise InputError(
+            f"velocity: expected one text index and one timestep for each of {batch} samples, got "
+            f"{tuple(index.shape)} and {tuple(timestep.shape)}"
+        )
+    if int(index.min()) < 0 or int(index.max()) >= len(text):
+        raise InputError(f"velocity: text index {index.tolist()} outside the {len(text)} cached prompts")
+    noisy = {"action": plan.noisy_rows, "video": plan.noisy_frames}
+    if not want or not all(noisy.get(part) for part in want):
+        raise InputError(f"velocity: want={tuple(want)}, but the plan denoises {[k for k, v in noisy.items() if v]}")
+    if hidden_at is not None and not 0 <= hidden_at < len(transformer.layers):
+        raise InputError(f"velocity: hidden_at={hidden_at}, expected 0..{len(transformer.layers) - 1}")
+
+
+def _embed(transformer, plan: TokenPlan, latents, action_rows, timestep, domain_id) -> Tensor:
+    """(B, N, E) tokens: patches and rows projected, noisy ones with their time embedding."""
+    dtype = transformer.embed_tokens.weight.dtype
+    patches = _patch(latents.to(dtype), transformer.config.latent_patch_size)
+    time = _time_embedding(transformer, timestep.to(latents.device), dtype).unsqueeze(1)
+    per_frame = plan.patches(transformer.config.latent_patch_size)
+    vision = transformer.proj_in(patches) + _noisy_flags(plan.clean_frames, per_frame, time) * time
+    if action_rows is None:
+        return vision
+    rows = F.pad(action_rows.to(dtype), (0, transformer.config.action_dim - action_rows.shape[2]))
+    rows = _domain_linear(transformer.action_proj_in, rows, domain_id) + transformer.action_modality_embed
+    return torch.cat([vision, rows + _noisy_flags(plan.clean_rows, 1, time) * time], dim=1)
+
+
+def _noisy_flags(clean: tuple[bool, ...], repeat: int, like: Tensor) -> Tensor:
+    flags = torch.tensor([not c for c in clean], dtype=like.dtype, device=like.device)
+    return flags.repeat_interleave(repeat).unsqueeze(-1)
+
+
+def _time_embedding(transformer, timestep: Tensor, dtype: torch.dtype) -> Tensor:
+    """(B, E). Kept out of autocast: the embedder is meant to run in its own (float32) precision."""
+    embedder = transformer.time_embedder
+    with torch.autocast(timestep.device.type, enabled=False):
+        waves = transformer.time_proj(timestep.float() * transformer.config.timestep_scale)
+        return embedder(waves.to(next(embedder.parameters()).dtype)).to(dtype)
+
+
+def _domain_linear(projection: nn.Module, x: Tensor, domain_id: Tensor | Sequence[int]) -> Tensor:
+    """(B, rows, in) to (B, rows, out) with each sample's own domain weights; one product per distinct domain."""
+    ids = torch.as_tensor(domain_id).tolist()
+    if len(ids) != len(x):
+        raise InputError(f"velocity: expected {len(x)} domain ids, got {len(ids)}")
+    if not all(0 <= i < projection.num_domains for i in ids):
+        raise InputError(f"velocity: domain ids {sorted(set(ids))}, expected 0..{projection.num_domains - 1}")
+    shape = (projection.input_size, projection.output_size)
+    groups = {d: [b for b, i in enumerate(ids) if i == d] for d in dict.fromkeys(ids)}
+    parts = [
+        (x if len(groups) == 1 else x[members]) @ projection.fc.weight[d].view(shape) + projection.bias.weight[d]
+        for d, members in groups.items()
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    order = torch.tensor([b for members in groups.values() for b in members], device=x.device)
+    return torch.cat(parts)[order.argsort()]
+
+
+def _patch(latents: Tensor, patch: int) -> Tensor:
+    """(B, C, L, h, w) to (B, L * patches, patch * patch * C); odd sides are zero-padded at the end."""
+    _, channels, frames, height, width = latents.shape
+    latents = F.pad(latents, (0, -width % patch, 0, -height % patch))
+    grid = latents.unflatten(4, (-1, patch)).unflatten(3, (-1, patch))
+    return grid.permute(0, 2, 3, 5, 4, 6, 1).reshape(len(latents), -1, patch * patch * channels)
+
+
+def _unpatch(tokens: Tensor, plan: TokenPlan, patch: int, like: Tensor) -> Tensor:
+    """Tokens of the noisy frames to (B, C, L, h, w), zero at clean frames."""
+    _, height, width = plan.latent_grid
+    grid = (len(plan.noisy_frames), -(-height // patch), -(-width // patch), patch, patch, like.shape[1])
+    pixels = tokens.unflatten(2, grid[3:]).unflatten(1, grid[:3]).permute(0, 6, 1, 2, 4, 3, 5)
+    pixels = pixels.flatten(5, 6).flatten(3, 4)[..., :height, :width]
+    video = pixels.new_zeros(like.shape)
+    video[:, :, list(plan.noisy_frames)] = pixels
+    return video
+
+
+def _wanted_tokens(transformer, plan: TokenPlan, want: Sequence[Want]) -> range | list[int]:
+    """Generation tokens to read out, vision before action; a range where they are contiguous."""
+    per_frame = plan.patches(transformer.config.latent_patch_size)
+    tokens = []
+    if "video" in want:
+        tokens += [f * per_frame + i for f in plan.noisy_frames for i in range(per_frame)]
+    if "action" in want:
+        tokens += [plan.latent_grid[0] * per_frame + r for r in plan.noisy_rows]
+    span = range(tokens[0], tokens[-1] + 1)
+    return span if len(span) == len(tokens) else tokens
+
+
+def _take(x: Tensor, tokens: range | list[int] | None) -> Tensor:
+    """Those of the tokens along axis 1 (None: all)."""
+    if tokens is None:
+        return x
+    if isinstance(tokens, range):
+        return x[:, tokens.start : tokens.stop]
+    return x.index_select(1, torch.tensor(tokens, device=x.device))
+
+
+def _padding_mask(lengths: list[int], padded: int, x: Tensor) -> Tensor | None:
+    """(B, 1, 1, padded + N) True where a key may be read; None where no text is padded."""
+    if min(lengths) == padded:
+        return None
+    text = torch.arange(padded, device=x.device) < torch.tensor(lengths, device=x.device).unsqueeze(1)
+    return F.pad(text, (0, x.shape[1]), value=True)[:, None, None]
+
+
+def _text_layer(layer, x: Tensor, turn: Rotary, last: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """(U, n, E) to the same, with the keys and values that generation tokens read; the last layer stops at those."""
+    attention = layer.self_attn
+    normed = layer.input_layernorm(x)
+    heads = (-1, attention.head_dim)
+    key = attention.norm_k(attention.to_k(normed).unflatten(-1, heads))
+    value = attention.to_v(normed).unflatten(-1, heads).transpose(1, 2)
+    own_key = rotate(key, turn).transpose(1, 2)
+    shown_key = own_key
+    if attention.k_norm_und_for_gen is not None:
+        shown_key = rotate(attention.k_norm_und_for_gen(key), turn).transpose(1, 2)
+    if last:
+        return x, shown_key, value
+    query = rotate(attention.norm_q(attention.to_q(normed).unflatten(-1, heads)), turn).transpose(1, 2)
+    out = F.scaled_dot_product_attention(query, own_key, value, is_causal=True, enable_gqa=True)
+    x = x + attention.to_out(out.transpose(1, 2).flatten(2))
+    return x + layer.mlp(layer.post_attention_layernorm(x)), shown_key, value
+
+
+def _generation_layer(layer, x: Tensor, reads, turn: Rotary, mask: Tensor | None, wanted) -> Tensor:
+    """(B, N, E) to the same, or to the ``wanted`` tokens only; ``reads`` are this layer's text keys and values."""
+    attention = layer.self_attn
+    heads = (-1, attention.head_dim)
+    normed = layer.input_layernorm_moe_gen(x)
+    key = rotate(attention.norm_added_k(attention.add_k_proj(normed).unflatten(-1, heads)), turn)
+    value = attention.add_v_proj(normed).unflatten(-1, heads)
+    key = torch.cat([reads[0].to(key.dtype), key.transpose(1, 2)], dim=2)
+    value = torch.cat([reads[1].to(value.dtype), value.transpose(1, 2)], dim=2)
+    query = attention.norm_added_q(attention.add_q_proj(_take(normed, wanted)).unflatten(-1, heads))
+    query = rotate(query, turn if wanted is None else turn.take(wanted))
+    x = _take(x, wanted) + attention.to_add_out(_full_attention(query, key, value, mask))
+    return x + layer.mlp_moe_gen(layer.post_attention_layernorm_moe_gen(x))
+
+
+def _full_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """(B, N, heads, d) over (B, Hk, M, d) to (B, N, heads * d).
+
+    Query heads that share a key head are laid end to end along the query axis (no mask depends on the query), so
+    keys are never repeated.
+    """
+    batch, count, _, width = query.shape
+    groups = query.unflatten(2, (key.shape[1], -1)).permute(0, 2, 3, 1, 4)
+    out = F.scaled_dot_product_attention(groups.flatten(2, 3), key, value.to(key.dtype), attn_mask=mask)
+    return out.unflatten(2, (-1, count)).permute(0, 3, 1, 2, 4).reshape(batch, count, -1)
