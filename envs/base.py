@@ -7,13 +7,13 @@ names its robot, its instruction and its own success; it never guesses a convent
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from cosmos_robot.contract import RobotSpec
 from cosmos_robot.errors import InputError
@@ -22,7 +22,10 @@ from cosmos_robot.types import Image, LazyImages, Observation
 
 @dataclass(frozen=True)
 class StepResult:
-    """What came of running some actions: the last observation, summed reward, how it ended, steps really taken."""
+    """What came of running some actions: the last observation, summed reward, how it ended, steps really taken.
+
+    frames: camera name to the pictures kept on the way, where a film was asked for (``RemoteEnv.execute``).
+    """
 
     observation: Observation
     reward: float
@@ -30,6 +33,7 @@ class StepResult:
     truncated: bool
     success: bool
     steps: int
+    frames: Mapping[str, tuple[Image, ...]] = field(default_factory=dict)
 
 
 class RobotEnv(gymnasium.Env):
@@ -47,6 +51,9 @@ class RobotEnv(gymnasium.Env):
         self._running = False
         self._closed = False
         self.control_steps = 0
+        self._make_spaces()
+
+    def _make_spaces(self) -> None:
         low = -np.inf if self.robot.action_low is None else self.robot.action_low
         high = np.inf if self.robot.action_high is None else self.robot.action_high
         width = self.robot.action_width
@@ -120,28 +127,43 @@ class RobotEnv(gymnasium.Env):
         )
         return Observation(images, self._state(), self.instruction, self.control_steps / self.robot.rate_hz)
 
-    def _check(self, action: object) -> NDArray[np.float64]:
-        values = np.asarray(action, dtype=np.float64)
-        if values.shape != (self.robot.action_width,):
-            raise InputError(f"action: expected shape ({self.robot.action_width},), got {values.shape}")
-        if not np.isfinite(values).all():
-            raise InputError(f"action: dimension {int(np.argmin(np.isfinite(values)))} is not finite: {values}")
-        return np.clip(values, self.action_space.low, self.action_space.high)
+    def _check(self, action: ArrayLike) -> NDArray[np.float64]:
+        return check_rows([action], self.robot)[0]
 
     def _require_open(self) -> None:
         if self._closed:
             raise InputError("this environment is closed; make a new one")
 
 
-def execute(
-    env: RobotEnv, values: NDArray[np.float64], on_step: Callable[[RobotEnv], None] | None = None
-) -> StepResult:
-    """Run rows of ``values`` (k, D) in ``env`` until they are used up or the episode ends."""
-    values = np.asarray(values, dtype=np.float64)
-    if values.ndim != 2 or not len(values):
-        raise InputError(f"execute: expected (k, D) with k >= 1, got {values.shape}")
+def check_rows(values: ArrayLike, robot: RobotSpec) -> NDArray[np.float64]:
+    """Actions (k, action_width) as float64, clipped to the robot's command range.
+
+    Raises InputError unless they are real numbers, of that shape with k >= 1, and finite.
+    """
+    try:
+        rows = np.asarray(values)
+    except ValueError as error:
+        raise InputError(f"action: expected numbers in a rectangle, got {values!r}") from error
+    if rows.dtype.kind not in "fiu":
+        raise InputError(f"action: expected real numbers, got dtype {rows.dtype}")
+    if rows.ndim != 2 or not len(rows) or rows.shape[1] != robot.action_width:
+        raise InputError(f"action: expected rows of shape (k, {robot.action_width}) with k >= 1, got {rows.shape}")
+    rows = rows.astype(np.float64)
+    if not np.isfinite(rows).all():
+        row, column = np.argwhere(~np.isfinite(rows))[0]
+        raise InputError(f"action: row {row}, dimension {column} is not finite: {rows[row]}")
+    if robot.action_low is None and robot.action_high is None:
+        return rows
+    return np.clip(rows, robot.action_low, robot.action_high)
+
+
+def execute(env: RobotEnv, values: ArrayLike, on_step: Callable[[RobotEnv], None] | None = None) -> StepResult:
+    """Run rows of ``values`` (k, D) in ``env`` until they are used up or the episode ends.
+
+    All rows are checked before the first is run. ``on_step`` is called after each one.
+    """
     total = 0.0
-    for steps, action in enumerate(values, start=1):
+    for steps, action in enumerate(check_rows(values, env.robot), start=1):
         observation, reward, terminated, truncated, info = env.step(action)
         total += float(reward)
         if on_step is not None:

@@ -1,0 +1,111 @@
+"""A small environment without a simulator: a dot that is driven over a table. For tests and first examples."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cosmos_robot.contract import CameraSpec, FieldSpec, GripperSpec, RobotSpec
+from cosmos_robot.envs.base import RobotEnv
+from cosmos_robot.errors import InputError, UnknownNameError
+from cosmos_robot.types import Image
+
+FAKE_ROBOT = RobotSpec(
+    name="fake",
+    cameras=(CameraSpec(name="table", height=48, width=64), CameraSpec(name="hand", height=24, width=24)),
+    state=(FieldSpec(name="position", width=2, unit="m"), FieldSpec(name="grip", width=1, unit="1")),
+    action=(FieldSpec(name="move", width=2, unit="1"), FieldSpec(name="grip", width=1, unit="1")),
+    action_reference="per_step",
+    action_low=-1.0,
+    action_high=1.0,
+    gripper=GripperSpec(field="grip", open_value=-1.0, closed_value=1.0, kind="binary"),
+    rate_hz=20.0,
+)
+
+TASKS = ("Touch the near target", "Touch the far target", "Keep still")
+INIT_STATES = 10
+STEP_BUDGET = 60
+METRES_PER_STEP = 0.02
+TOUCH_METRES = 0.03
+STILL_STEPS = 12
+
+
+class FakeEnv(RobotEnv):
+    """A hand in the square of two metres around the origin, moved by up to 2 cm per step.
+
+    Tasks 0 and 1 succeed when the hand is within 3 cm of the target and the gripper is closed; task 2 when the hand
+    has been kept still for 12 steps. Reset option ``init_state`` (0 to 9) fixes where hand and target begin; otherwise
+    the seed does. The other arguments are those of ``LiberoEnv``.
+
+    draws: how many pictures have been drawn so far.
+    """
+
+    robot = FAKE_ROBOT
+
+    def __init__(
+        self,
+        task: int,
+        *,
+        settle_steps: int = 0,
+        step_budget: int = STEP_BUDGET,
+        prompt_source: Literal["scene", "name"] = "scene",
+    ):
+        super().__init__()
+        self.instruction = TASKS[task] if prompt_source == "scene" else TASKS[task].lower()
+        self.settle_steps, self.step_budget = settle_steps, step_budget
+        self.draws = 0
+        self._task = task
+        self._hand, self._target = np.zeros(2), np.zeros(2)
+        self._grip, self._still = -1.0, 0
+
+    def _reset(self, options: dict[str, Any]) -> None:
+        index = options.pop("init_state", None)
+        if options:
+            raise InputError(f"unknown reset options {sorted(options)}; known: init_state")
+        if index is not None and not 0 <= index < INIT_STATES:
+            raise InputError(f"init_state {index} is out of range; there are {INIT_STATES}, numbered from 0")
+        rng = self.np_random if index is None else np.random.default_rng([self._task, index])
+        distance = 0.15 if self._task == 0 else 0.5
+        self._hand = rng.uniform(-0.1, 0.1, 2)
+        angle = rng.uniform(0, 2 * np.pi)
+        self._target = self._hand + distance * np.array([np.cos(angle), np.sin(angle)])
+        self._grip, self._still = -1.0, 0
+        for _ in range(self.settle_steps):  # the hand drifts a little, as a settling scene would
+            self._hand = self._hand * 0.99
+
+    def _step(self, action: NDArray[np.float64]) -> tuple[float, bool, bool]:
+        self._hand = np.clip(self._hand + METRES_PER_STEP * action[:2], -1, 1)
+        self._grip = 1.0 if action[2] > 0 else -1.0
+        self._still = self._still + 1 if np.abs(action[:2]).max() < 0.01 else 0
+        near = float(np.linalg.norm(self._hand - self._target)) < TOUCH_METRES
+        success = self._still >= STILL_STEPS if self._task == 2 else near and self._grip > 0
+        return float(success), success, self.control_steps + 1 >= self.step_budget
+
+    def _state(self) -> dict[str, NDArray[np.float64]]:
+        return {"position": self._hand.copy(), "grip": np.array([self._grip])}
+
+    def _draw(self, camera: str) -> Image:
+        self.draws += 1
+        spec = self.robot.camera(camera)
+        centre, half_width = (np.zeros(2), 1.0) if camera == "table" else (self._hand, 0.2)
+        image = np.full((spec.height, spec.width, 3), 200, np.uint8)
+        for place, colour in ((self._target, (220, 30, 30)), (self._hand, (30, 30, 220))):
+            x, y = (place - centre) / half_width
+            row, column = round((1 - y) / 2 * (spec.height - 1)), round((1 + x) / 2 * (spec.width - 1))
+            image[max(row - 1, 0) : max(row + 2, 0), max(column - 1, 0) : max(column + 2, 0)] = colour
+        return image
+
+
+class _FakeFamily:
+    def make(self, name: str, **options: Any) -> FakeEnv:
+        if name not in self.names():
+            raise UnknownNameError("environment", name, self.names())
+        return FakeEnv(self.names().index(name), **options)
+
+    def names(self) -> list[str]:
+        return [f"fake/{task}" for task in range(len(TASKS))]
+
+
+FAMILY = _FakeFamily()
