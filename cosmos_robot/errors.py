@@ -47,5 +47,9 @@ class RenderError(CosmosRobotError, RuntimeError):
     """No picture can be drawn on this machine, or it was asked for after the simulator had moved on."""
 
 
+class WorkerError(CosmosRobotError, RuntimeError):
+    """A process that works for us died, hangs, or met an error that is none of the above."""
+
+
 class Interrupted(CosmosRobotError):
     """A long job was stopped by the user; what it had is saved and the message says how to resume."""
