@@ -1,0 +1,161 @@
+"""``cosmos-robot COMMAND ...``: names to functions, loaded only when their command is run.
+
+Each command is a typed function somewhere in the package; its flags are the function's parameters. This module parses,
+calls, and turns our own errors into a message and an exit status: 2 for a refusal, 130 for a run that was interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import cosmos_robot
+from cosmos_robot.errors import CosmosRobotError, DependencyError, Interrupted, UnknownNameError
+from cosmos_robot.registry import Registry
+
+REFUSED, INTERRUPTED = 2, 130
+
+
+class Command(NamedTuple):
+    """``path``: ``module:function``, whose parameters are the flags. ``summary``: one line for the overview."""
+
+    path: str
+    summary: str
+
+
+COMMANDS = {
+    "demo": Command("cosmos_robot.eval.demo:demo", "run a few LIBERO episodes and write an HTML report"),
+    "eval": Command("cosmos_robot.eval.libero:main", "score a policy on a LIBERO suite, with confidence intervals"),
+    "train": Command("cosmos_robot.recipes:train", "train a checkpoint from a recipe and a dataset"),
+    "collect": Command("cosmos_robot.recipes:collect", "record scripted demonstrations as a LeRobot dataset"),
+    "bench": Command("cosmos_robot.cli:bench", "control steps per second, with and without pictures"),
+    "ckpt show": Command("cosmos_robot.cli:ckpt_show", "what a checkpoint holds, and its contract"),
+    "ckpt check": Command("cosmos_robot.cli:ckpt_check", "load a checkpoint and check every file, key and shape"),
+    "doctor": Command("cosmos_robot.cli:doctor", "what this machine has and lacks"),
+}
+
+# The modules that an extra brings: their absence is answered with the line to type.
+EXTRAS = {
+    "torch": "model",
+    "diffusers": "model",
+    "transformers": "model",
+    "safetensors": "model",
+    "accelerate": "model",
+    "gymnasium": "libero",
+    "mujoco": "libero",
+    "libero": "libero",
+    "robosuite": "libero",
+    "av": "libero",
+    "lerobot": "lerobot",
+    "h5py": "lerobot",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    group = words.pop(0) if words and words[0] in _groups() and words[1:2] in ([], ["-h"], ["--help"]) else ""
+    if not words or words[0] in ("-h", "--help"):
+        print(overview(group))
+        return 0
+    if words[0] == "--version":
+        print(f"cosmos-robot {cosmos_robot.__version__}")
+        return 0
+    try:
+        return _run(*_split(words))
+    except Interrupted as error:
+        print(f"interrupted: {error}", file=sys.stderr)
+        return INTERRUPTED
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except CosmosRobotError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return REFUSED
+
+
+def overview(group: str = "") -> str:
+    """The text of ``cosmos-robot --help``, or of ``cosmos-robot GROUP --help``."""
+    width = max(map(len, COMMANDS)) + 3
+    lines = [f"  {name:<{width}}{command.summary}" for name, command in COMMANDS.items() if name.startswith(group)]
+    closing = ["cosmos-robot COMMAND --help   tells its flags", "cosmos-robot --version"]
+    return "\n".join(["usage: cosmos-robot COMMAND ...", "", *lines, "", *closing])
+
+
+def _split(words: list[str]) -> tuple[str, list[str]]:
+    """The command's name, of one word or two, and its arguments. Raises UnknownNameError with the nearest names."""
+    for count in (2, 1):
+        name = " ".join(words[:count])
+        if name in COMMANDS:
+            return name, words[count:]
+    raise UnknownNameError("command", " ".join(words[: 2 if words[0] in _groups() else 1]), COMMANDS)
+
+
+def _groups() -> set[str]:
+    """The first words of commands of two words."""
+    return {name.split()[0] for name in COMMANDS if " " in name}
+
+
+def _run(name: str, arguments: list[str]) -> int:
+    import tyro
+
+    registry = Registry("command")
+    registry.add(name, COMMANDS[name].path)
+    try:
+        function: Any = registry.get(name)
+        status = tyro.cli(function, prog=f"cosmos-robot {name}", args=arguments, config=(tyro.conf.OmitArgPrefixes,))
+    except ModuleNotFoundError as error:
+        module = (error.name or "").split(".")[0]
+        if module not in EXTRAS:
+            raise
+        raise DependencyError(
+            f"'cosmos-robot {name}' needs {module!r}, which is not installed: pip install "
+            f"'cosmos-robot[{EXTRAS[module]}]', or from a checkout: uv sync --all-extras"
+        ) from error
+    return status if isinstance(status, int) else 0
+
+
+def doctor() -> int:
+    """What this machine has and lacks. Exit status 1 if something that the demo needs is missing."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from cosmos_robot.doctor import examine, healthy
+
+    checks = examine()
+    table = Table(box=None, header_style="bold")
+    for heading in ("part", "status", "found", "what to do"):
+        table.add_column(heading, overflow="fold")
+    for check in checks:
+        colour = "green" if check.status == "ok" else "red" if check.needed else "yellow"
+        remedy = check.remedy if check.needed or not check.remedy else f"optional: {check.remedy}"
+        table.add_row(check.name, f"[{colour}]{check.status}[/]", check.detail, remedy)
+    Console().print(table)
+    return 0 if healthy(checks) else 1
+
+
+def bench(env: str = "libero_object/0", steps: int = 200) -> None:
+    """Control steps per second of an environment without pictures, with them now and then, and on every step.
+
+    Args:
+        env: name of the environment.
+        steps: control steps of each measurement.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from cosmos_robot.bench.rendering import compare
+    from cosmos_robot.envs import make
+
+    with make(env) as world:
+        speeds = compare(world, steps)
+    table = Table("pictures", "steps/s", "pictures drawn", "seconds", title=f"{env}, {steps} control steps", box=None)
+    for speed in speeds:
+        when = {0: "none", 1: "all cameras, every step"}.get(speed.every, f"all cameras, every {speed.every} steps")
+        table.add_row(when, f"{speed.steps_per_second:.1f}", str(speed.pictures), f"{speed.seconds:.2f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
