@@ -45,6 +45,8 @@ class RobotEnv(gymnasium.Env):
 
     robot: RobotSpec
     instruction: str
+    init_state_count: int = 0
+    """How many official initial states there are, for ``reset(options={"init_state": i})``."""
 
     def __init__(self) -> None:
         self._moment = 0
@@ -133,6 +135,21 @@ class RobotEnv(gymnasium.Env):
     def _require_open(self) -> None:
         if self._closed:
             raise InputError("this environment is closed; make a new one")
+
+
+def init_state(env: RobotEnv, options: Mapping[str, Any]) -> int | None:
+    """The initial state that reset's ``options`` ask for, None without the option; for environments that know no
+    other option. Raises InputError if there is no such state, or on another option."""
+    unknown = sorted(set(options) - {"init_state"})
+    if unknown:
+        raise InputError(f"reset options: unknown {unknown}; known: init_state")
+    if "init_state" not in options:
+        return None
+    index, count = options["init_state"], env.init_state_count
+    if not isinstance(index, int | np.integer) or isinstance(index, bool) or not 0 <= index < count:
+        valid = f"a whole number from 0 to {count - 1}" if count else "none, since there are no initial states here"
+        raise InputError(f"init_state: expected {valid}, got {index!r}")
+    return int(index)
 
 
 def check_rows(values: ArrayLike, robot: RobotSpec) -> NDArray[np.float64]:

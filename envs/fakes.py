@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cosmos_robot.contract import CameraSpec, FieldSpec, GripperSpec, RobotSpec
-from cosmos_robot.envs.base import RobotEnv
-from cosmos_robot.errors import InputError, UnknownNameError
+from cosmos_robot.envs.base import RobotEnv, init_state
+from cosmos_robot.errors import UnknownNameError
 from cosmos_robot.types import Image
 
 FAKE_ROBOT = RobotSpec(
@@ -61,11 +61,7 @@ class FakeEnv(RobotEnv):
         self._grip, self._still = -1.0, 0
 
     def _reset(self, options: dict[str, Any]) -> None:
-        index = options.pop("init_state", None)
-        if options:
-            raise InputError(f"unknown reset options {sorted(options)}; known: init_state")
-        if index is not None and not 0 <= index < INIT_STATES:
-            raise InputError(f"init_state {index} is out of range; there are {INIT_STATES}, numbered from 0")
+        index = init_state(self, options)
         rng = self.np_random if index is None else np.random.default_rng([self._task, index])
         distance = 0.15 if self._task == 0 else 0.5
         self._hand = rng.uniform(-0.1, 0.1, 2)

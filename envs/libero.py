@@ -10,7 +10,7 @@ import contextlib
 import io
 import os
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from cosmos_robot.actions.rotations import quat_xyzw_to_rot6d
 from cosmos_robot.contract import CameraSpec, FieldSpec, GripperSpec, RobotSpec
-from cosmos_robot.envs.base import RobotEnv
-from cosmos_robot.errors import DependencyError, InputError, RenderError, UnknownNameError
+from cosmos_robot.envs.base import RobotEnv, init_state
+from cosmos_robot.errors import DependencyError, RenderError, UnknownNameError
 from cosmos_robot.types import Image
 
 BASE_SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_90", "libero_10")
@@ -41,7 +41,7 @@ LIBERO_PANDA = RobotSpec(
     name="libero-panda",
     cameras=tuple(CameraSpec(name=name, height=256, width=256) for name in _SIM_CAMERAS),
     state=(
-        FieldSpec(name="eef_position", width=3, unit="m", meaning="grip site in the world frame"),
+        FieldSpec(name="eef_position", width=3, unit="m", meaning="grip site from the arm's base, world axes"),
         FieldSpec(name="eef_rot6d", width=6, unit="1", meaning="hand orientation, first two columns of its matrix"),
         FieldSpec(name="gripper_qpos", width=2, unit="m", meaning="finger joints; +0.04 and -0.04 are fully open"),
     ),
@@ -134,8 +134,14 @@ class LiberoEnv(RobotEnv):
         self.sim_env = _build(task)
         words = task.name.split("SCENE")[-1].lstrip("0123456789_").replace("_", " ")
         self.instruction = self.sim_env.language_instruction if prompt_source == "scene" else words
-        self._inits: NDArray[np.float64] | None = None
-        self._ended_by_success = False
+
+    @property
+    def init_state_count(self) -> int:
+        return len(self._inits)
+
+    @cached_property
+    def _inits(self) -> NDArray[np.float64]:
+        return self.task.init_states()
 
     @property
     def sim(self):
@@ -167,9 +173,7 @@ class LiberoEnv(RobotEnv):
         self._moment += 1
 
     def _reset(self, options: dict[str, Any]) -> None:
-        init = options.pop("init_state", None)
-        if options:
-            raise InputError(f"reset options: unknown {sorted(options)}; known: init_state")
+        init = init_state(self, options)
         inner = self.sim_env.env
         # LIBERO's placement samplers draw from numpy's global generator.
         before = np.random.get_state()
@@ -188,10 +192,6 @@ class LiberoEnv(RobotEnv):
             inner.step(_HOLD)
 
     def _restore(self, index: int) -> None:
-        if self._inits is None:
-            self._inits = self.task.init_states()
-        if not isinstance(index, (int, np.integer)) or not 0 <= index < len(self._inits):
-            raise InputError(f"init_state: expected 0 to {len(self._inits) - 1} for {self.task.name}, got {index!r}")
         self.sim_env.set_state(self._inits[index])
         self.sim.forward()
         self.sim_env.check_success()
@@ -205,7 +205,7 @@ class LiberoEnv(RobotEnv):
         data = self.sim.data
         wxyz = data.get_body_xquat(self.arm.robot_model.eef_name)
         return {
-            "eef_position": np.array(data.site_xpos[self.arm.eef_site_id]),
+            "eef_position": data.site_xpos[self.arm.eef_site_id] - data.get_body_xpos(self.arm.robot_model.root_body),
             "eef_rot6d": quat_xyzw_to_rot6d(np.roll(wxyz, -1)),
             "gripper_qpos": np.array(data.qpos[self.arm._ref_gripper_joint_pos_indexes]),
         }

@@ -116,6 +116,9 @@ class RemoteEnv(RobotEnv):
         """Draw one camera now: uint8 (H, W, 3)."""
         return self._call("render_camera", name)
 
+    def _draw(self, camera: str) -> Image:
+        return self.render_camera(camera)
+
     def close(self) -> None:
         """End the worker and free everything; calling it again does nothing."""
         self._closed = True
@@ -190,6 +193,7 @@ class RemoteEnv(RobotEnv):
         self.name = arguments["name"]
         self.robot = RobotSpec.model_validate(result["robot"])
         self.instruction = result["instruction"]
+        self.init_state_count = result["init_state_count"]
         self.control_steps = 0
         self._make_spaces()
 
@@ -218,7 +222,7 @@ class RemoteEnv(RobotEnv):
         moment = self._moment
 
         def draw(name: str) -> Image:
-            return sent.pop(name) if name in sent else self.render_camera(name)
+            return sent.pop(name) if name in sent else self._draw(name)
 
         def fresh() -> bool:
             return moment == self._moment and not self._closed and not self._pending

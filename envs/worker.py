@@ -81,7 +81,8 @@ class Host:
     def do_open(self, name: str, options: dict[str, Any]) -> dict[str, Any]:
         self.close()
         self._env = self._factory(name, **options)
-        return {"robot": self._env.robot.model_dump(), "instruction": self._env.instruction}
+        facts = {name: getattr(self._env, name) for name in ("instruction", "init_state_count")}
+        return {"robot": self._env.robot.model_dump(), **facts}
 
     def do_reset(self, seed: int | None, options: dict[str, Any] | None, cameras: list[str]) -> dict[str, Any]:
         observation, info = self._env.reset(seed=seed, options=options)
