@@ -1,0 +1,109 @@
+"""The command line: dispatch, messages, exit statuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from cosmos_robot import cli
+from cosmos_robot.errors import CheckpointError, Interrupted
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch):
+    """Install a function as ``cosmos-robot try``."""
+
+    def install(function):
+        monkeypatch.setattr(cli, "tried", function, raising=False)
+        monkeypatch.setitem(cli.COMMANDS, "try", cli.Command("cosmos_robot.cli:tried", "for this test"))
+
+    return install
+
+
+def test_overview_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    for name, made in cli.COMMANDS.items():
+        assert f"  {name} " in printed and made.summary in printed
+
+
+def test_no_words_at_all_shows_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 0
+    assert "usage: cosmos-robot COMMAND" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["ckpt"], ["ckpt", "--help"]])
+def test_a_group_shows_its_own_commands_only(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 0
+    printed = capsys.readouterr().out
+    assert "ckpt show" in printed and "demo" not in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "near"), [(["doctr"], "'doctor'"), (["ckpt", "shw"], "'ckpt show'"), (["trian"], "'train'")]
+)
+def test_unknown_command_suggests_the_nearest(words: list[str], near: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == cli.REFUSED
+    assert f"did you mean {near}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_tells_its_flags(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*name.split(), "--help"])
+    assert stop.value.code == 0
+    assert f"usage: cosmos-robot {name}" in capsys.readouterr().out
+
+
+def test_flags_are_parameters_and_the_result_is_the_status(command) -> None:
+    seen = []
+
+    def tried(episodes: int = 3, out: str = "x") -> int:
+        seen.append((episodes, out))
+        return 7
+
+    command(tried)
+    assert cli.main(["try", "--episodes", "5"]) == 7
+    assert seen == [(5, "x")]
+
+
+def test_anything_but_a_number_is_success(command) -> None:
+    command(lambda: "a report")
+    assert cli.main(["try"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (CheckpointError("no such folder"), cli.REFUSED, "error: no such folder"),
+        (Interrupted("run it again to resume"), cli.INTERRUPTED, "run it again to resume"),
+        (KeyboardInterrupt(), cli.INTERRUPTED, "interrupted"),
+    ],
+)
+def test_our_errors_become_a_message(
+    command, error: BaseException, status: int, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tried() -> None:
+        raise error
+
+    command(tried)
+    assert cli.main(["try"]) == status
+    printed = capsys.readouterr().err
+    assert text in printed and "Traceback" not in printed
+
+
+def test_a_fault_of_ours_keeps_its_traceback(command) -> None:
+    def tried() -> None:
+        raise ZeroDivisionError
+
+    command(tried)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["try"])
+
+
+def test_an_absent_module_that_no_extra_brings_is_a_fault(command) -> None:
+    def tried() -> None:
+        raise ModuleNotFoundError("No module named 'cosmos_robot.mistyped'", name="cosmos_robot.mistyped")
+
+    command(tried)
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["try"])

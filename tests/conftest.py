@@ -1,0 +1,5 @@
+"""Settings of every test: no network."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
