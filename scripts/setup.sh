@@ -80,7 +80,8 @@ bring_uv() {
     local python
     python=$(python_with_pip) || die "no Python 3 with pip found; install them (Debian: apt-get install python3-pip)"
     say "installing uv into .tools"
-    (cd / && "$python" -m pip install --quiet --upgrade --target "$root/.tools" 'uv>=0.7' >&2 </dev/null) ||
+    (cd / && PIP_ROOT_USER_ACTION=ignore "$python" -m pip install --quiet --upgrade --target "$root/.tools" 'uv>=0.7' \
+        >&2 </dev/null) ||
         die "pip could not install uv; install uv yourself so that 'uv --version' works, then run this again"
     find_uv || die "the installed uv does not run; see: .tools/bin/uv --version"
 }
