@@ -43,6 +43,7 @@ class FakeEnv(RobotEnv):
     """
 
     robot = FAKE_ROBOT
+    init_state_count = INIT_STATES
 
     def __init__(
         self,
