@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Literal
@@ -30,10 +29,9 @@ class Versions(BaseModel):
     packages: dict[str, str | None]
 
 
-class EvalProtocol(BaseModel):
-    """One evaluation, complete.
+class EpisodeRules(BaseModel):
+    """What holds for every episode of a run.
 
-    episodes: per task; their init states are init_offset .. init_offset + episodes - 1.
     settle_steps: steps of "no motion" before the policy acts, while objects come to rest.
     max_steps: policy steps after which an episode has failed; settle_counts: whether settling uses them up.
     prompt_source: whether the instruction is the scene file's or the task's name in words.
@@ -43,10 +41,6 @@ class EvalProtocol(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    suite: str
-    tasks: tuple[int, ...] = Field(min_length=1)
-    episodes: int = Field(gt=0)
-    init_offset: int = Field(default=0, ge=0)
     settle_steps: int = Field(default=10, ge=0)
     max_steps: int = Field(gt=0)
     settle_counts: bool = False
@@ -59,9 +53,7 @@ class EvalProtocol(BaseModel):
     versions: Versions
 
     @model_validator(mode="after")
-    def _sensible(self) -> EvalProtocol:
-        if len(set(self.tasks)) != len(self.tasks) or min(self.tasks) < 0:
-            raise ValueError(f"tasks must be distinct and not negative, got {self.tasks}")
+    def _leaves_steps(self) -> EpisodeRules:
         if self.budget <= 0:
             raise ValueError(f"max_steps={self.max_steps} leaves no step after settle_steps={self.settle_steps}")
         return self
@@ -80,11 +72,28 @@ class EvalProtocol(BaseModel):
             "prompt_source": self.prompt_source,
         }
 
-    def jobs(self) -> Iterator[Job]:
+
+class EvalProtocol(EpisodeRules):
+    """One evaluation, complete: the rules and which episodes are run.
+
+    episodes: per task; their init states are init_offset .. init_offset + episodes - 1.
+    """
+
+    suite: str
+    tasks: tuple[int, ...] = Field(min_length=1)
+    episodes: int = Field(gt=0)
+    init_offset: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _distinct_tasks(self) -> EvalProtocol:
+        if len(set(self.tasks)) != len(self.tasks) or min(self.tasks) < 0:
+            raise ValueError(f"tasks must be distinct and not negative, got {self.tasks}")
+        return self
+
+    def jobs(self) -> list[Job]:
         """Every episode, task by task."""
-        for task in self.tasks:
-            for init in range(self.init_offset, self.init_offset + self.episodes):
-                yield Job(self.suite, task, init)
+        inits = range(self.init_offset, self.init_offset + self.episodes)
+        return [Job(self.suite, task, init) for task in self.tasks for init in inits]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from cosmos_robot.contract import require_fit
 from cosmos_robot.envs.base import StepResult
@@ -16,10 +16,12 @@ from cosmos_robot.envs.remote import Film as FilmRequest
 from cosmos_robot.envs.remote import RemoteEnv
 from cosmos_robot.errors import InputError, WorkerError
 from cosmos_robot.eval.films import Film, side_by_side
-from cosmos_robot.eval.protocol import EvalProtocol, Job, derive_seed
+from cosmos_robot.eval.protocol import EpisodeRules, Job, derive_seed
 from cosmos_robot.eval.results import EpisodeError, EpisodeRecord
-from cosmos_robot.policies.base import Policy
 from cosmos_robot.types import ActionChunk, Observation
+
+if TYPE_CHECKING:
+    from cosmos_robot.policies.base import Policy
 
 DEATHS_IN_A_ROW = 6
 """Workers that may die, one after the other and with no episode finished between, before the run is given up."""
@@ -109,22 +111,22 @@ class _Seat:
 
 
 class Runner:
-    """Runs episodes of one protocol with one policy. Errors other than a dying worker end the run and are raised."""
+    """Runs episodes under one set of rules with one policy. Errors other than a dying worker end the run and are raised."""
 
     def __init__(
-        self, policy: Policy, protocol: EvalProtocol, settings: RunSettings, listeners: Sequence[Listener] = ()
+        self, policy: Policy, rules: EpisodeRules, settings: RunSettings, listeners: Sequence[Listener] = ()
     ):
-        if protocol.execute > policy.contract.model.chunk:
-            raise InputError(
-                f"execute={protocol.execute} rows per decision, but the policy's chunk has {policy.contract.model.chunk}"
-            )
-        self._policy, self._protocol, self._settings = policy, protocol, settings
+        chunk = policy.contract.model.chunk
+        if rules.execute > chunk:
+            raise InputError(f"execute={rules.execute} rows per decision, but the policy's chunk has {chunk}")
+        self._policy, self._rules, self._settings = policy, rules, settings
         self._listeners = listeners
         self._cameras = tuple(policy.cameras)
 
     def run(self, jobs: Sequence[Job]) -> list[EpisodeError]:
         """Run all ``jobs``; returns those whose worker died twice. Workers are closed whatever happens."""
         self._queue = JobQueue(jobs)
+        self._last_init = {job.env_name: job.init for job in sorted(jobs, key=lambda job: job.init)}
         self._seats = [_Seat() for _ in range(min(self._settings.workers, len(jobs)))]
         self._repeated: set[Job] = set()
         self._errors: list[EpisodeError] = []
@@ -161,37 +163,46 @@ class Runner:
             return
         if asked == "open":
             require_fit(self._policy.contract, seat.env.robot)
+            self._require_init_states(seat.env)
             self._reset(seat)
         elif asked == "reset":
             self._started(seat, reply[0])
         else:
             self._executed(seat, reply)
 
+    def _require_init_states(self, env: RemoteEnv) -> None:
+        last = self._last_init[env.name]
+        if last >= env.init_state_count:
+            raise InputError(
+                f"{env.name} has {env.init_state_count} init states, numbered from 0; got {last}: "
+                "ask for fewer episodes or a smaller offset"
+            )
+
     def _decide(self, waiting: list[_Seat]) -> None:
         """Ask the policy for all who wait, in one batch, and send the rows on."""
-        if self._protocol.one_at_a_time and len(waiting) > 1:
+        if self._rules.one_at_a_time and len(waiting) > 1:
             for seat in waiting:
                 self._decide([seat])
             return
         if not waiting:
             return
-        seeds = [derive_seed(self._protocol.seed, seat.job, len(seat.seeds)) for seat in waiting]
+        seeds = [derive_seed(self._rules.seed, seat.job, len(seat.seeds)) for seat in waiting]
         chunks = self._policy.act([seat.observation for seat in waiting], seeds)
         for seat, chunk, seed in zip(waiting, chunks, seeds, strict=True):
             seat.seeds.append(seed)
             for listener in self._listeners:
                 listener.on_decision(seat.job, seat.steps, seat.observation, chunk, seed)
-            left = self._protocol.budget - seat.steps
+            left = self._rules.budget - seat.steps
             filming = self._settings.filming
             film = FilmRequest(filming.every, filming.cameras) if filming else None
-            rows = chunk.values[: min(self._protocol.execute, left)]
+            rows = chunk.values[: min(self._rules.execute, left)]
             self._ask(seat, "execute", rows, cameras=self._cameras, film=film)
 
     def _started(self, seat: _Seat, observation: Observation) -> None:
         seat.observation, seat.steps, seat.seeds = observation, 0, []
         filming = self._settings.filming
         if filming:
-            seat.film = Film(filming.path(seat.job), self._protocol.rate_hz / filming.every)
+            seat.film = Film(filming.path(seat.job), self._rules.rate_hz / filming.every)
             seat.film.add(side_by_side([observation.images[name] for name in filming.cameras]))
         for listener in self._listeners:
             listener.on_start(seat.job)
@@ -204,7 +215,7 @@ class Runner:
                 seat.film.add(side_by_side(frames))
         if result.success:
             self._finish(seat, "success")
-        elif seat.steps >= self._protocol.budget:
+        elif seat.steps >= self._rules.budget:
             self._finish(seat, "budget")
         elif result.terminated or result.truncated:
             self._finish(seat, "env")
@@ -221,7 +232,7 @@ class Runner:
             ended=ended,
             steps=seat.steps,
             decisions=len(seat.seeds),
-            reset_seed=derive_seed(self._protocol.seed, seat.job, "reset"),
+            reset_seed=derive_seed(self._rules.seed, seat.job, "reset"),
             noise_seeds=tuple(seat.seeds),
             seconds=round(time.monotonic() - seat.began, 2),
             film=film,
@@ -245,7 +256,7 @@ class Runner:
         if current == seat.job.env_name:
             self._reset(seat)
         else:
-            self._ask(seat, "open", seat.job.env_name, **self._protocol.env_options)
+            self._ask(seat, "open", seat.job.env_name, **self._rules.env_options)
 
     def _reset(self, seat: _Seat) -> None:
         seat.began = time.monotonic()
@@ -253,7 +264,7 @@ class Runner:
         self._ask(
             seat,
             "reset",
-            seed=derive_seed(self._protocol.seed, seat.job, "reset"),
+            seed=derive_seed(self._rules.seed, seat.job, "reset"),
             options={"init_state": seat.job.init},
             cameras=tuple(dict.fromkeys(self._cameras + (filming.cameras if filming else ()))),
         )
