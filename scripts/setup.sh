@@ -89,7 +89,7 @@ bring_uv() {
 require_python() {
     "$1" python find >/dev/null 2>&1 && return
     say "no Python $(cat .python-version) found; asking uv to fetch one"
-    "$1" python install --quiet "$(cat .python-version)" >&2 </dev/null ||
+    "$1" python install "$(cat .python-version)" >&2 </dev/null ||
         die "Python $(cat .python-version) is needed and could not be fetched; install it (your system's packages or pyenv)" \
             "so that 'python$(cat .python-version)' runs, then run this again"
 }

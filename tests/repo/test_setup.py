@@ -153,7 +153,7 @@ def test_without_a_fitting_python_it_asks_uv_and_then_says_what_is_needed(machin
     done = machine.run("true")
     version = (root / ".python-version").read_text().strip()
     assert done.returncode == 1
-    assert f"uv python install --quiet {version}" in machine.log()
+    assert f"uv python install {version}" in machine.log()
     assert f"Python {version} is needed" in done.stderr
 
 
