@@ -26,7 +26,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "demo": Command("cosmos_robot.eval.demo:demo", "run a few LIBERO episodes and write an HTML report"),
-    "eval": Command("cosmos_robot.eval.libero:main_eval", "score a policy on a LIBERO suite, with confidence intervals"),
+    "eval": Command("cosmos_robot.eval.libero:main_eval", "score a policy on a LIBERO suite, with intervals"),
     "train": Command("cosmos_robot.recipes:train", "train a checkpoint from a recipe and a dataset"),
     "collect": Command("cosmos_robot.recipes:collect", "record scripted demonstrations as a LeRobot dataset"),
     "bench": Command("cosmos_robot.cli:bench", "control steps per second, with and without pictures"),
