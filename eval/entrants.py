@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from cosmos_robot.eval.protocol import EvalProtocol
-from cosmos_robot.eval.results import RunHeader, hash_folder
+from cosmos_robot.eval.results import RunHeader
 
 if TYPE_CHECKING:
     from cosmos_robot.policies.base import Policy

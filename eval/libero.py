@@ -27,7 +27,6 @@ from cosmos_robot.errors import InputError
 
 if TYPE_CHECKING:
     from cosmos_robot.eval.protocol import EvalProtocol
-    from cosmos_robot.policies.base import Policy
 
 
 @dataclass(frozen=True)
@@ -80,22 +79,66 @@ def main_eval(config: Annotated[EvalConfig, tyro.conf.arg(name="")]) -> int:
     """Run one evaluation, print its table, write its JSON. Exit status 1 if an episode could not be run."""
     from rich.console import Console
 
-    from cosmos_robot.eval.results import RunHeader
+    from cosmos_robot.eval.entrants import open_entrant
     from cosmos_robot.eval.runner import Filming, RunSettings
-    from cosmos_robot.eval.session import evaluate, print_result
+    from cosmos_robot.eval.session import evaluate, print_result, suite_tasks
 
-    console = Console(stderr=True)
-    protocol_of = _check(config)
-    policy, identity = open_policy(config.ckpt, kind=config.policy, blind=config.blind, threads=config.threads)
-    header = RunHeader(**identity, protocol=protocol_of(policy.contract))
-    cameras = tuple(camera.name for camera in policy.contract.robot.cameras)
+    console = Console()
+    tasks, budget = suite_tasks(config.suite, config.tasks), step_budget(config)
+    entrant = open_entrant(config.ckpt, kind=config.policy, blind=config.blind, threads=config.threads)
+    header = entrant.header(make_protocol(config, tasks, budget, entrant.policy.contract))
+    cameras = tuple(camera.name for camera in entrant.policy.contract.robot.cameras)
     filming = Filming(config.videos, cameras, config.video_every) if config.videos else None
-    label = identity["checkpoint"] if config.policy == "checkpoint" else config.policy
-    result = config.json or Path("runs/eval") / f"{Path(label).name}.{config.suite}.json"
-    content = evaluate(
-        policy, header, result, RunSettings(config.workers, filming), fresh=config.fresh, console=console
-    )
-    out = Console()
-    print_result(content, out)
-    out.print(f"result: {result}", highlight=False, soft_wrap=True)
+    result = config.json or Path("runs/eval") / f"{entrant.label}.{config.suite}.json"
+    content = evaluate(entrant.policy, header, result, RunSettings(config.workers, filming), fresh=config.fresh)
+    print_result(content, console)
+    console.print(f"result: {result}", highlight=False, soft_wrap=True)
     return 1 if content["errors"] else 0
+
+
+def step_budget(config: EvalConfig) -> int:
+    """Policy steps per episode: as asked for, else the suite's published budget. Raises InputError if it has none."""
+    from cosmos_robot.envs.libero import STEP_BUDGETS, base_suite
+
+    if config.max_steps is not None:
+        return config.max_steps
+    base = base_suite(config.suite)
+    if base not in STEP_BUDGETS:
+        raise InputError(f"no step budget is published for {config.suite!r}; give one with --max-steps")
+    return STEP_BUDGETS[base]
+
+
+def make_protocol(config: EvalConfig, tasks: tuple[int, ...], budget: int, contract: Contract) -> EvalProtocol:
+    """The protocol that ``config`` stands for. Raises InputError naming the field that is out of range."""
+    from pydantic import ValidationError
+
+    from cosmos_robot.eval.protocol import EvalProtocol, current_versions
+
+    try:
+        return EvalProtocol(
+            suite=config.suite,
+            tasks=tasks,
+            episodes=config.episodes,
+            init_offset=config.init_offset,
+            settle_steps=config.settle_steps,
+            max_steps=budget,
+            settle_counts=config.settle_counts,
+            prompt_source=config.prompt_source,
+            execute=contract.model.execute if config.execute is None else config.execute,
+            seed=config.seed,
+            one_at_a_time=config.one_at_a_time,
+            rate_hz=contract.robot.rate_hz,
+            cameras=contract.robot.cameras,
+            versions=current_versions(),
+        )
+    except ValidationError as error:
+        lines = [
+            f"{'.'.join(map(str, e['loc'])) or 'protocol'}: {e['msg']}, got {e['input']!r}" for e in error.errors()
+        ]
+        raise InputError("; ".join(lines)) from error
+
+
+if __name__ == "__main__":
+    from cosmos_robot.cli import main
+
+    sys.exit(main(["eval", *sys.argv[1:]]))

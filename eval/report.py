@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image as PILImage
 
 from cosmos_robot.contract import Contract, RobotSpec
-from cosmos_robot.eval.plots import plot_actions
 from cosmos_robot.eval.entrants import Entrant
+from cosmos_robot.eval.plots import plot_actions
 from cosmos_robot.eval.protocol import EpisodeRules, Job
 from cosmos_robot.eval.results import EpisodeRecord
 from cosmos_robot.eval.runner import Listener

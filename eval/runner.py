@@ -113,9 +113,7 @@ class _Seat:
 class Runner:
     """Runs episodes under one set of rules with one policy. Errors other than a dying worker end the run and are raised."""
 
-    def __init__(
-        self, policy: Policy, rules: EpisodeRules, settings: RunSettings, listeners: Sequence[Listener] = ()
-    ):
+    def __init__(self, policy: Policy, rules: EpisodeRules, settings: RunSettings, listeners: Sequence[Listener] = ()):
         chunk = policy.contract.model.chunk
         if rules.execute > chunk:
             raise InputError(f"execute={rules.execute} rows per decision, but the policy's chunk has {chunk}")

@@ -88,17 +88,17 @@ class SeeingPolicy:
 
 
 def fake_protocol(episodes: int = 2, tasks: tuple[int, ...] = (0, 1, 2), **changes) -> EvalProtocol:
-    settings = dict(
-        suite="fake",
-        tasks=tasks,
-        episodes=episodes,
-        settle_steps=2,
-        max_steps=60,
-        execute=4,
-        rate_hz=20.0,
-        cameras=FAKE_ROBOT.cameras,
-        versions=current_versions(),
-    )
+    settings = {
+        "suite": "fake",
+        "tasks": tasks,
+        "episodes": episodes,
+        "settle_steps": 2,
+        "max_steps": 60,
+        "execute": 4,
+        "rate_hz": 20.0,
+        "cameras": FAKE_ROBOT.cameras,
+        "versions": current_versions(),
+    }
     return EvalProtocol(**(settings | changes))
 
 
