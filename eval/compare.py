@@ -75,9 +75,8 @@ def main_compare(a: Path, b: Path, json_out: Path | None = None) -> int:
 
 def print_comparison(found: dict[str, Any], console: Console) -> None:
     """Per-task table, total, test, and everything in which the two runs were not alike."""
-    table = Table(
-        box=None, header_style="bold", pad_edge=False, title=f"{found['suite']}: a = {found['a']}, b = {found['b']}"
-    )
+    console.print(f"{found['suite']}: a = {found['a']}, b = {found['b']}", highlight=False)
+    table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("task", "instruction", "a", "b", "only a", "only b", "a - b", "95 % interval"):
         table.add_column(heading, justify="left" if heading == "instruction" else "right")
     for task, comparison in found["per_task"].items():

@@ -132,10 +132,8 @@ def make_protocol(config: EvalConfig, tasks: tuple[int, ...], budget: int, contr
             versions=current_versions(),
         )
     except ValidationError as error:
-        lines = [
-            f"{'.'.join(map(str, e['loc'])) or 'protocol'}: {e['msg']}, got {e['input']!r}" for e in error.errors()
-        ]
-        raise InputError("; ".join(lines)) from error
+        wrong = [f"{'.'.join(map(str, e['loc'])) or 'protocol'}: {e['msg']}" for e in error.errors()]
+        raise InputError("; ".join(wrong)) from error
 
 
 if __name__ == "__main__":

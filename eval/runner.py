@@ -111,7 +111,7 @@ class _Seat:
 
 
 class Runner:
-    """Runs episodes under one set of rules with one policy. Errors other than a dying worker end the run and are raised."""
+    """Runs episodes under one set of rules with one policy. Any error but a worker's death ends the run."""
 
     def __init__(self, policy: Policy, rules: EpisodeRules, settings: RunSettings, listeners: Sequence[Listener] = ()):
         chunk = policy.contract.model.chunk
