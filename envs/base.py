@@ -95,7 +95,7 @@ class RobotEnv(gymnasium.Env):
         self.control_steps = 0
         self._reset(dict(options or {}))
         self._running = True
-        return self._observe(), {"instruction": self.instruction}
+        return self.observe(), {"instruction": self.instruction}
 
     def step(self, action):
         """One control step with ``action`` (action_width,), finite, in the robot's units.
@@ -110,7 +110,7 @@ class RobotEnv(gymnasium.Env):
         reward, success, out_of_time = self._step(action)
         self.control_steps += 1
         self._running = not (success or out_of_time)
-        return self._observe(), reward, success, out_of_time and not success, {"success": success}
+        return self.observe(), reward, success, out_of_time and not success, {"success": success}
 
     def render_camera(self, name: str) -> Image:
         """Draw camera ``name`` now: uint8 (H, W, 3), oriented as the robot's spec says."""
@@ -122,7 +122,9 @@ class RobotEnv(gymnasium.Env):
         """Free the simulator; calling it again does nothing."""
         self._closed = True
 
-    def _observe(self) -> Observation:
+    def observe(self) -> Observation:
+        """The present observation, without stepping."""
+        self._require_open()
         moment = self._moment
         images = LazyImages(
             tuple(c.name for c in self.robot.cameras), self._draw, lambda: moment == self._moment and not self._closed

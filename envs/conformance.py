@@ -120,7 +120,6 @@ def check_bad_actions_are_refused(env: RobotEnv) -> None:
 
 def check_unknown_names_are_refused(env: RobotEnv) -> None:
     """A camera or a reset option that does not exist is refused."""
-    env.reset(seed=0)
     _refused(lambda: env.render_camera("no such camera"), "an unknown camera")
     _refused(lambda: env.reset(seed=0, options={"no such option": 1}), "an unknown reset option")
 
@@ -134,7 +133,8 @@ def check_same_seed_same_states(env: RobotEnv) -> None:
 
 
 def check_step_results(env: RobotEnv) -> None:
-    """The clock advances by one period per step; success, terminated and truncated are booleans."""
+    """The clock advances by one period per step; success, terminated and truncated are booleans; looking again
+    changes nothing."""
     env.reset(seed=0)
     for step, action in enumerate(some_actions(env, STEPS), start=1):
         observation, reward, terminated, truncated, info = env.step(action)
@@ -146,6 +146,9 @@ def check_step_results(env: RobotEnv) -> None:
         for name, flag in flags.items():
             assert isinstance(flag, bool), f"{name} is {type(flag).__name__}, not bool"
         assert not (terminated and truncated), "an episode both terminated and was truncated"
+    again = env.observe()
+    assert (again.time, env.control_steps) == (observation.time, STEPS), "observe() moved the environment"
+    assert np.array_equal(_joined(again), _joined(observation)), "observe() differs from what the last step returned"
 
 
 def check_init_states(env: RobotEnv) -> None:

@@ -40,7 +40,7 @@ __all__ = ["Film", "RemoteEnv"]
 WORKER_VARIABLES = {"MUJOCO_GL": "egl", "OMP_NUM_THREADS": "1", "LP_NUM_THREADS": "1"}
 """What a worker's environment variables hold unless told otherwise: one thread each, since there are many workers."""
 
-METHODS = ("open", "reset", "step", "execute", "render_camera")
+METHODS = ("open", "reset", "step", "execute", "observe", "render_camera")
 POLITE_SECONDS = 5.0
 
 
@@ -112,6 +112,10 @@ class RemoteEnv(RobotEnv):
         """Run rows of ``values`` (k, D), as ``envs.base.execute``; ``film`` asks for ``StepResult.frames``."""
         return self._call("execute", values, cameras=cameras, film=film)
 
+    def observe(self, cameras: Sequence[str] = ()) -> Observation:
+        """The present observation, without stepping, with pictures of ``cameras``."""
+        return self._call("observe", cameras=cameras)
+
     def render_camera(self, name: str) -> Image:
         """Draw one camera now: uint8 (H, W, 3)."""
         return self._call("render_camera", name)
@@ -126,8 +130,8 @@ class RemoteEnv(RobotEnv):
         self._stop()
 
     def send(self, method: str, *args, **kwargs) -> None:
-        """Ask for ``method`` ("open", "reset", "step", "execute" or "render_camera") with its usual arguments and
-        return at once; ``recv`` brings what the method would have returned. One request at a time."""
+        """Ask for ``method`` (one of METHODS) with its usual arguments and return at once; ``recv`` brings what the
+        method would have returned. One request at a time."""
         self._require_open()
         if method not in METHODS:
             raise UnknownNameError("remote method", method, METHODS)
@@ -136,7 +140,7 @@ class RemoteEnv(RobotEnv):
         if self.name is None and method != "open":
             raise InputError(f"{method}: no environment is open in this process; call open(name) first")
         arguments = getattr(self, f"_ask_{method}")(*args, **kwargs)
-        if method != "render_camera":
+        if method not in ("observe", "render_camera"):
             self._moment += 1
         self._worker.send(method, arguments)
         self._pending = (method, arguments)
@@ -181,6 +185,9 @@ class RemoteEnv(RobotEnv):
             self._names(film.cameras)
         return {"values": check_rows(values, self.robot), "cameras": self._names(cameras), "film": film}
 
+    def _ask_observe(self, cameras=()) -> dict[str, Any]:
+        return {"cameras": self._names(cameras)}
+
     def _ask_render_camera(self, name: str) -> dict[str, Any]:
         return {"name": self._names([name])[0]}
 
@@ -211,6 +218,9 @@ class RemoteEnv(RobotEnv):
         for entry in report["frames"]:
             frames[entry["camera"]].append(self._worker.pictures.read(entry))
         return StepResult(self._observation(report), frames={k: tuple(v) for k, v in frames.items()}, **result)
+
+    def _got_observe(self, result: dict[str, Any], arguments: dict[str, Any]) -> Observation:
+        return self._observation(result["observation"])
 
     def _got_render_camera(self, result: dict[str, Any], arguments: dict[str, Any]) -> Image:
         return self._worker.pictures.read(result["pictures"][0])

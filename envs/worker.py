@@ -104,6 +104,9 @@ class Host:
         outcome = {k: getattr(result, k) for k in ("reward", "terminated", "truncated", "success", "steps")}
         return {"observation": self._report(result.observation, cameras, frames), **outcome}
 
+    def do_observe(self, cameras: list[str]) -> dict[str, Any]:
+        return {"observation": self._report(self._env.observe(), cameras)}
+
     def do_render_camera(self, name: str) -> dict[str, Any]:
         return {"pictures": self._pictures.write([(name, self._env.control_steps, self._env.render_camera(name))])}
 
