@@ -1,0 +1,1 @@
+"""Training: tokenizer, cached datasets, rectified-flow losses and the trainer."""

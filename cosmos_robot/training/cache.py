@@ -1,0 +1,211 @@
+"""Datasets as flat arrays on disk: what a training step reads costs one gather.
+
+``FrameCache`` holds, per decision moment, the composed canvas and where the objects lie on it; it depends on the
+dataset and the canvas only. Latents are a second file that depends on the autoencoder as well. Both are written to a
+temporary name and renamed, keyed by a hash of all they depend on, and built again when that hash changes.
+
+Axis legend: N moments, T chunk steps, H W canvas, h w latent cells, P placements on the canvas, S object slots.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.progress import track
+
+from cosmos_robot.contract import CanvasSpec, Contract
+from cosmos_robot.data.episodes import Episode, require_robot
+from cosmos_robot.errors import InputError
+from cosmos_robot.images import place_on_canvas
+
+CELL = 16
+"""Canvas pixels per latent cell: the Wan 2.2 autoencoder's spatial compression."""
+VALIDATION_EVERY = 20
+_FORMAT = 1
+
+
+class EpisodeSource(Protocol):
+    """Episodes by index, with a name that changes when their content does (for instance an ``EpisodeStore``)."""
+
+    fingerprint: str
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Episode: ...
+
+
+class EpisodeList:
+    """Episodes in memory as an EpisodeSource."""
+
+    def __init__(self, episodes: Sequence[Episode]):
+        self._episodes = tuple(episodes)
+        digest = hashlib.blake2b(digest_size=16)
+        for episode in self._episodes:
+            digest.update(episode.instruction.encode())
+            for array in (episode.state, episode.actions, episode.valid, *episode.images.values()):
+                digest.update(np.ascontiguousarray(array))
+        self.fingerprint = digest.hexdigest()
+
+    def __len__(self) -> int:
+        return len(self._episodes)
+
+    def __getitem__(self, index: int) -> Episode:
+        return self._episodes[index]
+
+
+@dataclass(frozen=True)
+class FrameCache:
+    """One dataset, flat. States and actions are in robot units: the contract's statistics may come later.
+
+    key: hash of dataset and canvas. canvases: (N, H, W, 3) uint8, a memory map. state (N, Ds), actions (N, T, Da)
+    float32, valid (N, T) bool. instruction (N,) indexes ``instructions``. episode (N,); validation (N,) bool, every
+    20th episode. dagger (N,) bool. phase, target, goal (N,) int16, -1 where not recorded. target_xyz, goal_xyz (N, 3),
+    NaN where not recorded. object_cells (N, P, S, 2): row and column in latent cells (the middle of cell i is i + 0.5).
+    object_seen (N, P, S) bool. object_class (N, S) int16, -1 for an empty slot.
+    """
+
+    folder: Path
+    key: str
+    instructions: tuple[str, ...]
+    canvases: NDArray[np.uint8]
+    state: NDArray[np.float32]
+    actions: NDArray[np.float32]
+    valid: NDArray[np.bool_]
+    instruction: NDArray[np.int32]
+    episode: NDArray[np.int32]
+    validation: NDArray[np.bool_]
+    dagger: NDArray[np.bool_]
+    phase: NDArray[np.int16]
+    target: NDArray[np.int16]
+    goal: NDArray[np.int16]
+    target_xyz: NDArray[np.float32]
+    goal_xyz: NDArray[np.float32]
+    object_cells: NDArray[np.float32]
+    object_seen: NDArray[np.bool_]
+    object_class: NDArray[np.int16]
+
+    def __len__(self) -> int:
+        return len(self.state)
+
+
+_COLUMNS = tuple(FrameCache.__dataclass_fields__)[4:]
+
+
+def frame_cache(source: EpisodeSource, contract: Contract, root: Path, progress: bool = True) -> FrameCache:
+    """The frames of ``source`` on the contract's canvas, from ``root`` if they are there, built otherwise.
+
+    Raises InputError if an episode is no recording of the contract's robot or its chunk is shorter than the model's.
+    """
+    canvas = contract.model.canvas
+    if canvas.height % CELL or canvas.width % CELL:
+        raise InputError(f"canvas {canvas.height}x{canvas.width}: both sides must be multiples of {CELL}")
+    parts = (str(_FORMAT), source.fingerprint, canvas.model_dump_json(), str(contract.model.chunk))
+    key = hashlib.blake2b("|".join(parts).encode(), digest_size=8).hexdigest()
+    folder = Path(root) / f"frames-{key}"
+    if not folder.is_dir():
+        _build_frames(source, contract, folder, progress)
+    return _open_frames(folder, key)
+
+
+def _open_frames(folder: Path, key: str) -> FrameCache:
+    meta = json.loads((folder / "meta.json").read_text())
+    canvases = np.memmap(folder / "canvases.u8", np.uint8, "r", shape=tuple(meta["canvases"]))
+    columns = {name: np.load(folder / f"{name}.npy") for name in _COLUMNS}
+    return FrameCache(folder, key, tuple(meta["instructions"]), canvases, **columns)
+
+
+def _build_frames(source: EpisodeSource, contract: Contract, folder: Path, progress: bool) -> None:
+    if not len(source):
+        raise InputError("training cache: the dataset has no episodes")
+    part = folder.with_name(folder.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    canvas, instructions, columns = contract.model.canvas, {}, []
+    with (part / "canvases.u8").open("wb") as file:
+        for index in track(range(len(source)), "composing canvases", disable=not progress):
+            episode = source[index]
+            require_robot(episode, contract.robot)
+            for row in range(len(episode)):
+                file.write(place_on_canvas(canvas, {name: frames[row] for name, frames in episode.images.items()}))
+            code = instructions.setdefault(episode.instruction, len(instructions))
+            columns.append(_episode_columns(episode, contract, index, code))
+    for name in _COLUMNS:
+        np.save(part / f"{name}.npy", np.concatenate([c[name] for c in columns]))
+    shape = (sum(len(c["state"]) for c in columns), canvas.height, canvas.width, 3)
+    (part / "meta.json").write_text(json.dumps({"canvases": shape, "instructions": list(instructions)}))
+    part.rename(folder)
+
+
+def _episode_columns(episode: Episode, contract: Contract, index: int, instruction: int) -> dict[str, NDArray]:
+    rows, chunk = len(episode), contract.model.chunk
+    if episode.actions.shape[1] < chunk:
+        raise InputError(f"episode {index}: {episode.actions.shape[1]} commands per row, the model predicts {chunk}")
+    extras = episode.extras
+    missing = np.full((rows, 3), np.nan, np.float32)
+
+    def number(name: str) -> NDArray[np.int16]:
+        return np.asarray(extras.get(name, np.full(rows, -1))).astype(np.int16)
+
+    classes = np.asarray(extras.get("object_class", np.full((rows, 0), -1))).astype(np.int16)
+    cells, seen = _object_cells(contract, episode, classes >= 0)
+    return {
+        "state": episode.state,
+        "actions": episode.actions[:, :chunk],
+        "valid": episode.valid[:, :chunk],
+        "instruction": np.full(rows, instruction, np.int32),
+        "episode": np.full(rows, index, np.int32),
+        "validation": np.full(rows, index % VALIDATION_EVERY == VALIDATION_EVERY - 1),
+        "dagger": np.full(rows, episode.info.source == "dagger"),
+        "phase": number("phase"),
+        "target": number("target"),
+        "goal": number("goal"),
+        "target_xyz": extras.get("target_xyz", missing),
+        "goal_xyz": extras.get("goal_xyz", missing),
+        "object_cells": cells,
+        "object_seen": seen,
+        "object_class": classes,
+    }
+
+
+def _object_cells(contract: Contract, episode: Episode, filled: NDArray[np.bool_]) -> tuple[NDArray, NDArray]:
+    """Cells (N, P, S, 2) and whether each is on the canvas (N, P, S), from the extras ``object_uv_<camera>``."""
+    rows, slots = filled.shape
+    placements = contract.model.canvas.placements
+    cells = np.zeros((rows, len(placements), slots, 2), np.float32)
+    seen = np.zeros((rows, len(placements), slots), bool)
+    for p, placement in enumerate(placements):
+        uv = episode.extras.get(f"object_uv_{placement.camera}")
+        if uv is None:
+            continue
+        camera, crop, to = contract.robot.camera(placement.camera), placement.crop, placement.to
+        down = (uv[..., 1] * camera.height - crop.top) / crop.height
+        right = (uv[..., 0] * camera.width - crop.left) / crop.width
+        cells[:, p, :, 0] = (to.top + down * to.height) / CELL
+        cells[:, p, :, 1] = (to.left + right * to.width) / CELL
+        inside = (down >= 0) & (down < 1) & (right >= 0) & (right < 1)
+        seen[:, p] = inside & (uv[..., 2] > 0) & filled
+    cells[~seen] = 0
+    return cells, seen
+
+
+def placement_cells(canvas: CanvasSpec) -> NDArray[np.bool_]:
+    """(P, h, w): the latent cells whose middle lies in each placement."""
+    height, width = canvas.height // CELL, canvas.width // CELL
+    down, right = np.mgrid[:height, :width] * CELL + CELL / 2
+    boxes = [p.to for p in canvas.placements]
+    return np.stack(
+        [
+            (down >= b.top) & (down < b.top + b.height) & (right >= b.left) & (right < b.left + b.width)
+            for b in boxes
+        ]
+    )
+
+
