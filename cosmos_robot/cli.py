@@ -25,8 +25,9 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "demo": Command("cosmos_robot.eval.demo:demo", "run a few LIBERO episodes and write an HTML report"),
+    "demo": Command("cosmos_robot.eval.demo:main_demo", "run a few LIBERO episodes and write an HTML report"),
     "eval": Command("cosmos_robot.eval.libero:main_eval", "score a policy on a LIBERO suite, with intervals"),
+    "compare": Command("cosmos_robot.eval.compare:main_compare", "compare two results on the episodes they share"),
     "train": Command("cosmos_robot.recipes:train", "train a checkpoint from a recipe and a dataset"),
     "collect": Command("cosmos_robot.recipes:collect", "record scripted demonstrations as a LeRobot dataset"),
     "bench": Command("cosmos_robot.cli:bench", "control steps per second, with and without pictures"),
@@ -104,7 +105,8 @@ def _run(name: str, arguments: list[str]) -> int:
     registry.add(name, COMMANDS[name].path)
     try:
         function: Any = registry.get(name)
-        status = tyro.cli(function, prog=f"cosmos-robot {name}", args=arguments, config=(tyro.conf.OmitArgPrefixes,))
+        conventions = (tyro.conf.OmitArgPrefixes, tyro.conf.PositionalRequiredArgs)
+        status = tyro.cli(function, prog=f"cosmos-robot {name}", args=arguments, config=conventions)
     except ModuleNotFoundError as error:
         module = (error.name or "").split(".")[0]
         if module not in EXTRAS:
