@@ -104,6 +104,13 @@ def require_robot(episode: Episode, robot: RobotSpec) -> None:
             raise InputError(f"episode {what}: got width {width}, {robot.name} has {want}")
 
 
+def require_storable(episode: Episode, robot: RobotSpec) -> None:
+    """``require_robot``, and at least two rows, which LeRobot's statistics of a dataset need."""
+    require_robot(episode, robot)
+    if len(episode) < 2:
+        raise InputError("episode: got 1 row, a dataset takes episodes of 2 rows and more")
+
+
 def chunk_rows(
     commands: NDArray[np.floating], starts: NDArray[np.integer], chunk: int
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:

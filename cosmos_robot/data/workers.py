@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from cosmos_robot.contract import RobotSpec
-from cosmos_robot.data.episodes import Episode, require_robot
+from cosmos_robot.data.episodes import Episode, require_storable
 from cosmos_robot.data.staging import Staging
 from cosmos_robot.errors import CosmosRobotError, InputError, WorkerError
 
@@ -249,7 +249,7 @@ def _demonstrate(demonstrator: Demonstrator, job: Job, robot: RobotSpec, staging
         episode = demonstrator.episode(job)
         if episode is None:
             return "failed", "the demonstrator returned no episode"
-        require_robot(episode, robot)
+        require_storable(episode, robot)
         staging.save(job.id, episode)
     except NotDemonstrated as reason:
         return "failed", str(reason)
