@@ -148,3 +148,117 @@ def test_joined_texts_equal_texts_encoded_together():
         for t in (together, joined)
     ]
     torch.testing.assert_close(out[0], out[1], atol=TOLERANCE, rtol=0)
+
+
+def test_gradients_equal_diffusers():
+    transformer, plan = model(), PLANS["video and actions, state row"]
+    latents, rows, timestep = sample(plan, batch=3, width=6)
+    order, domains = [2, 0, 2], [2, 4, 2]
+
+    def gradients(loss: torch.Tensor) -> dict[str, torch.Tensor]:
+        transformer.zero_grad()
+        loss.backward()
+        return {n: p.grad.clone() for n, p in transformer.named_parameters() if p.grad is not None}
+
+    text = runtime.encode_text(transformer, TEXTS)
+    out = runtime.velocity(transformer, plan, text, order, latents, rows, timestep, domains, ("action", "video"))
+    ours = gradients(out.action.square().sum() + out.video.square().sum())
+    loss = torch.zeros(())
+    for b in range(3):
+        theirs = by_diffusers(transformer, plan, TEXTS[order[b]], latents[b], rows[b], timestep[b], domains[b])
+        loss = loss + theirs.action[0][list(plan.noisy_rows)].square().sum() + theirs.sample[0].square().sum()
+    expected = gradients(loss)
+    assert {"layers.0.self_attn.norm_q.weight", "layers.2.self_attn.to_k.weight", "embed_tokens.weight"} <= set(ours)
+    assert set(ours) <= set(expected)
+    for name in ours:
+        scale = float(expected[name].abs().max()) or 1.0
+        torch.testing.assert_close(ours[name] / scale, expected[name] / scale, atol=2e-5, rtol=0, msg=name)
+
+
+def test_bfloat16_autocast_stays_near_float32():
+    transformer, plan = model(), PLANS["policy with state row"]
+    latents, rows, timestep = sample(plan, batch=3, width=6)
+
+    def call() -> torch.Tensor:
+        text = runtime.encode_text(transformer, TEXTS)
+        return runtime.velocity(transformer, plan, text, [0, 1, 2], latents, rows, timestep, [0] * 3).action
+
+    exact = call()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = call()
+    assert mixed.dtype == torch.float32
+    mixed.sum().backward()
+    assert torch.isfinite(transformer.layers[0].self_attn.to_q.weight.grad).all()
+    assert float((mixed - exact).abs().max() / exact.abs().max()) < 0.05
+
+
+@torch.no_grad()
+def test_hidden_is_the_stream_entering_a_layer():
+    transformer, plan = model(), PLANS["policy with state row"]
+    latents, rows, timestep = sample(plan, batch=2, width=6)
+    text = runtime.encode_text(transformer, TEXTS)
+    call = lambda at: (
+        runtime.velocity(  # noqa: E731
+            transformer, plan, text, [0, 1], latents, rows, timestep, [0, 0], hidden_at=at
+        ).hidden
+    )
+    assert call(None) is None
+    assert call(0).shape == call(2).shape == (2, 12 + 6, 32)
+    clean, noisy = slice(0, 13), slice(13, 18)
+    moved = runtime.velocity(
+        transformer, plan, text, [0, 1], latents, rows, timestep + 9, [0, 0], hidden_at=0
+    ).hidden - call(0)
+    assert not moved[:, clean].any() and moved[:, noisy].any()
+
+
+def test_a_table_made_under_inference_mode_serves_training():
+    transformer, plan = model(), policy_plan(2, 2, chunk=3, fps=7, state_row=False)
+    latents, rows, timestep = sample(plan, batch=1, width=6)
+    with torch.inference_mode():
+        text = runtime.encode_text(transformer, [[1, 2, 3, 4, 5, 6, 7]])
+        runtime.velocity(transformer, plan, text, [0], latents, rows, timestep, [0])
+    text = runtime.encode_text(transformer, [[1, 2, 3, 4, 5, 6, 7]])
+    runtime.velocity(transformer, plan, text, [0], latents, rows, timestep, [0]).action.sum().backward()
+    assert transformer.proj_in.weight.grad.abs().sum() > 0
+
+
+def test_join_rows_pads_to_the_wider():
+    rows = runtime.join_rows(torch.ones(2, 5), 2 * torch.ones(2, 3, 4))
+    assert rows.shape == (2, 4, 5)
+    assert rows[0, 0].tolist() == [1] * 5 and rows[0, 1].tolist() == [2, 2, 2, 2, 0]
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"latents": torch.zeros(2, 4, 1, 3, 5)}, r"latents \(2, 4, 1, 3, 4\)"),
+        ({"action_rows": torch.zeros(2, 5, 6)}, "6 action rows"),
+        ({"action_rows": torch.zeros(2, 6, 7)}, "at most 6"),
+        ({"timestep": torch.zeros(3)}, "one timestep"),
+        ({"text_index": [0, 3]}, "3 cached prompts"),
+        ({"domain_id": [0, 5]}, r"domain ids .*5"),
+        ({"domain_id": [0]}, "2 domain ids"),
+        ({"want": ("video",)}, "denoises .'action'."),
+        ({"hidden_at": 3}, r"expected 0\.\.2"),
+    ],
+)
+def test_bad_input_is_named(change, words):
+    transformer, plan = model(), PLANS["policy with state row"]
+    latents, rows, timestep = sample(plan, batch=2, width=6)
+    text = runtime.encode_text(transformer, TEXTS)
+    good = {
+        "text_index": [0, 1],
+        "latents": latents,
+        "action_rows": rows,
+        "timestep": timestep,
+        "domain_id": [0, 0],
+    }
+    with pytest.raises(InputError, match=words):
+        runtime.velocity(transformer, plan, text, **{**good, **change})
+
+
+def test_token_ids_outside_the_vocabulary_are_refused():
+    with pytest.raises(InputError, match="16"):
+        runtime.encode_text(model(), [[1, 16]])
+    with pytest.raises(InputError, match="empty"):
+        runtime.encode_text(model(), [[1], []])

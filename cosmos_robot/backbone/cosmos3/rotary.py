@@ -22,7 +22,7 @@ from cosmos_robot.errors import CheckpointError
 
 @dataclass(frozen=True)
 class Rotary:
-    """cos and sin, (1 or B, tokens, 1, head_dim / 2): both halves of a head turn by the same angles."""
+    """(1 or B, tokens, 1, head_dim): both halves of a head turn by the same angles; sin is negated in the first."""
 
     cos: Tensor
     sin: Tensor
@@ -38,8 +38,7 @@ class Rotary:
 def rotate(x: Tensor, turn: Rotary) -> Tensor:
     """(B, tokens, heads, head_dim) turned: (a, b) to (a cos - b sin, b cos + a sin) over the two halves."""
     a, b = x.chunk(2, dim=-1)
-    cos, sin = turn.cos.to(x.dtype), turn.sin.to(x.dtype)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+    return torch.addcmul(x * turn.cos.to(x.dtype), torch.cat([b, a], dim=-1), turn.sin.to(x.dtype))
 
 
 @dataclass(frozen=True)
@@ -107,5 +106,6 @@ def _table(geometry: _Geometry, positions: Tensor, device: str) -> Rotary:
     # A table first made under inference_mode would be an inference tensor, useless to a later training step.
     with torch.inference_mode(False), torch.autocast(device.split(":")[0], enabled=False):
         angles = rotary_angles(positions.clone(), geometry.head_dim, geometry.theta, geometry.axes)
-        shaped = angles[None, :, None].to(device)
-        return Rotary(shaped.cos(), shaped.sin())
+        angles = angles[None, :, None].to(device)
+        cos, sin = angles.cos(), angles.sin()
+        return Rotary(torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1))

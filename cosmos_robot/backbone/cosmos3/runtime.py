@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from diffusers import Cosmos3OmniTransformer
 from torch import Tensor, nn
 
+from cosmos_robot.backbone.cosmos3.kernels import full_attention, matmul_dtype, rms_norm
 from cosmos_robot.backbone.cosmos3.layout import TokenPlan
 from cosmos_robot.backbone.cosmos3.rotary import Rotary, rotary, rotate, text_rotary
 from cosmos_robot.errors import InputError
@@ -120,7 +121,7 @@ def velocity(
         reads = (text.keys[number].index_select(0, index), text.values[number].index_select(0, index))
         last = number == len(transformer.layers) - 1
         x = _generation_layer(layer, x, reads, turn, mask, wanted if last else None)
-    x = transformer.norm_moe_gen(x)
+    x = rms_norm(transformer.norm_moe_gen, x)
     split = len(wanted) - (len(plan.noisy_rows) if "action" in want else 0)
     action = video = None
     if "action" in want:
@@ -266,44 +267,32 @@ def _padding_mask(lengths: list[int], padded: int, x: Tensor) -> Tensor | None:
 def _text_layer(layer, x: Tensor, turn: Rotary, last: bool) -> tuple[Tensor, Tensor, Tensor]:
     """(U, n, E) to the same, with the keys and values that generation tokens read; the last layer stops at those."""
     attention = layer.self_attn
-    normed = layer.input_layernorm(x)
     heads = (-1, attention.head_dim)
-    key = attention.norm_k(attention.to_k(normed).unflatten(-1, heads))
+    normed = rms_norm(layer.input_layernorm, x, matmul_dtype(x))
+    key = rms_norm(attention.norm_k, attention.to_k(normed).unflatten(-1, heads))
     value = attention.to_v(normed).unflatten(-1, heads).transpose(1, 2)
     own_key = rotate(key, turn).transpose(1, 2)
     shown_key = own_key
     if attention.k_norm_und_for_gen is not None:
-        shown_key = rotate(attention.k_norm_und_for_gen(key), turn).transpose(1, 2)
+        shown_key = rotate(rms_norm(attention.k_norm_und_for_gen, key), turn).transpose(1, 2)
     if last:
         return x, shown_key, value
-    query = rotate(attention.norm_q(attention.to_q(normed).unflatten(-1, heads)), turn).transpose(1, 2)
-    out = F.scaled_dot_product_attention(query, own_key, value, is_causal=True, enable_gqa=True)
+    query = rotate(rms_norm(attention.norm_q, attention.to_q(normed).unflatten(-1, heads)), turn).transpose(1, 2)
+    out = F.scaled_dot_product_attention(query, own_key, value.to(own_key.dtype), is_causal=True, enable_gqa=True)
     x = x + attention.to_out(out.transpose(1, 2).flatten(2))
-    return x + layer.mlp(layer.post_attention_layernorm(x)), shown_key, value
+    return x + layer.mlp(rms_norm(layer.post_attention_layernorm, x, matmul_dtype(x))), shown_key, value
 
 
 def _generation_layer(layer, x: Tensor, reads, turn: Rotary, mask: Tensor | None, wanted) -> Tensor:
     """(B, N, E) to the same, or to the ``wanted`` tokens only; ``reads`` are this layer's text keys and values."""
     attention = layer.self_attn
     heads = (-1, attention.head_dim)
-    normed = layer.input_layernorm_moe_gen(x)
-    key = rotate(attention.norm_added_k(attention.add_k_proj(normed).unflatten(-1, heads)), turn)
+    normed = rms_norm(layer.input_layernorm_moe_gen, x, matmul_dtype(x))
+    key = rotate(rms_norm(attention.norm_added_k, attention.add_k_proj(normed).unflatten(-1, heads)), turn)
     value = attention.add_v_proj(normed).unflatten(-1, heads)
     key = torch.cat([reads[0].to(key.dtype), key.transpose(1, 2)], dim=2)
     value = torch.cat([reads[1].to(value.dtype), value.transpose(1, 2)], dim=2)
-    query = attention.norm_added_q(attention.add_q_proj(_take(normed, wanted)).unflatten(-1, heads))
+    query = rms_norm(attention.norm_added_q, attention.add_q_proj(_take(normed, wanted)).unflatten(-1, heads))
     query = rotate(query, turn if wanted is None else turn.take(wanted))
-    x = _take(x, wanted) + attention.to_add_out(_full_attention(query, key, value, mask))
-    return x + layer.mlp_moe_gen(layer.post_attention_layernorm_moe_gen(x))
-
-
-def _full_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """(B, N, heads, d) over (B, Hk, M, d) to (B, N, heads * d).
-
-    Query heads that share a key head are laid end to end along the query axis (no mask depends on the query), so
-    keys are never repeated.
-    """
-    batch, count, _, width = query.shape
-    groups = query.unflatten(2, (key.shape[1], -1)).permute(0, 2, 3, 1, 4)
-    out = F.scaled_dot_product_attention(groups.flatten(2, 3), key, value.to(key.dtype), attn_mask=mask)
-    return out.unflatten(2, (-1, count)).permute(0, 3, 1, 2, 4).reshape(batch, count, -1)
+    x = _take(x, wanted) + attention.to_add_out(full_attention(query, key, value, mask))
+    return x + layer.mlp_moe_gen(rms_norm(layer.post_attention_layernorm_moe_gen, x, matmul_dtype(x)))

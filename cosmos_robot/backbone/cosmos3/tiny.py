@@ -24,7 +24,7 @@ TRANSFORMER = {
 
 
 def tiny_transformer(vocab_size: int, seed: int, **changes) -> Cosmos3OmniTransformer:
-    """A float32 transformer of the sizes in ``TRANSFORMER`` (keyword ``changes`` override), initialised for training."""
+    """A float32 transformer of the sizes in ``TRANSFORMER``, overridden by ``changes``, initialised for training."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Cosmos3OmniTransformer(**{**TRANSFORMER, "vocab_size": vocab_size, **changes})
