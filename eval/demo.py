@@ -66,7 +66,8 @@ def main_demo(config: Annotated[DemoConfig, tyro.conf.arg(name="")]) -> int:
     entrant = open_entrant(config.ckpt, blind=config.blind, threads=config.threads)
     outcome = run_demo(entrant, config)
     for error in outcome.errors:
-        console.print(f"not run: {error.suite}/{error.task} init {error.init}: {error.message}", markup=False)
+        line = f"not run: {error.suite}/{error.task} init {error.init}: {error.message}"
+        console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
     console.print(f"report: {outcome.report}", highlight=False, soft_wrap=True)
     console.print(f"success: {outcome.successes}/{outcome.episodes}", highlight=False)
     return 1 if outcome.errors else 0

@@ -59,12 +59,14 @@ class Filming:
 class RunSettings:
     """How to run, none of which changes an outcome.
 
-    reply_seconds: a worker silent for longer is taken for dead. variables and factory go to ``RemoteEnv``.
+    open_seconds, reply_seconds: a worker silent for longer, while it builds an environment or otherwise, is taken for
+    dead. variables and factory go to ``RemoteEnv``.
     """
 
     workers: int = 3
     filming: Filming | None = None
-    reply_seconds: float = 300.0
+    open_seconds: float = 600.0
+    reply_seconds: float = 120.0
     variables: Mapping[str, str] = field(default_factory=dict)
     factory: str = "cosmos_robot.envs:make"
 
@@ -148,8 +150,7 @@ class Runner:
         now = time.monotonic()
         for seat in busy.values():
             if seat.asked and seat.deadline < now and not seat.env.connection.poll():
-                limit = self._settings.reply_seconds
-                self._died(seat, WorkerError(f"no answer to {seat.asked!r} within {limit:g} s"))
+                self._died(seat, WorkerError(f"no answer to {seat.asked!r} in {self._patience(seat.asked):g} s"))
         return [seat for seat in self._seats if seat.job and not seat.asked]
 
     def _answer(self, seat: _Seat) -> None:
@@ -268,13 +269,16 @@ class Runner:
         )
 
     def _ask(self, seat: _Seat, method: Literal["open", "reset", "execute"], *args, **kwargs) -> None:
-        seat.deadline = time.monotonic() + self._settings.reply_seconds
+        seat.deadline = time.monotonic() + self._patience(method)
         try:
             seat.env.send(method, *args, **kwargs)
         except WorkerError as error:
             self._died(seat, error)
             return
         seat.asked = method
+
+    def _patience(self, method: str) -> float:
+        return self._settings.open_seconds if method == "open" else self._settings.reply_seconds
 
     def _died(self, seat: _Seat, error: WorkerError) -> None:
         """Repeat the episode once with a new worker; after a second death report it."""

@@ -99,7 +99,8 @@ def print_result(content: dict[str, Any], console: Console) -> None:
     table.add_row("all", content["protocol"]["suite"], *_cells(content), style="bold")
     console.print(table)
     for error in content["errors"]:
-        console.print(f"[red]not run:[/] {error['suite']}/{error['task']} init {error['init']}: ", error["message"])
+        line = f"not run: {error['suite']}/{error['task']} init {error['init']}: {error['message']}"
+        console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
     console.print(f"success: {content['successes']}/{content['episodes']}", highlight=False)
 
 

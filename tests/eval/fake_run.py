@@ -5,6 +5,8 @@ python fake_run.py RESULT EPISODES [SECONDS_PER_DECISION]
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import sys
 import time
 from pathlib import Path
@@ -12,12 +14,15 @@ from pathlib import Path
 import numpy as np
 
 from cosmos_robot.contract import Contract
-from cosmos_robot.envs.fakes import FAKE_ROBOT
+from cosmos_robot.envs.fakes import FAKE_ROBOT, FakeEnv
 from cosmos_robot.eval.entrants import Entrant
 from cosmos_robot.eval.protocol import EvalProtocol, current_versions
 from cosmos_robot.eval.runner import RunSettings
 from cosmos_robot.eval.session import evaluate
 from cosmos_robot.types import ActionChunk
+
+FINDABLE = {"PYTHONPATH": str(Path(__file__).parent)}
+"""Variables under which ``fake_run:...`` is a factory for ``RemoteEnv``."""
 
 CONTRACT = Contract.model_validate(
     {
@@ -85,6 +90,34 @@ class SeeingPolicy:
             return None
         height, width = image.shape[:2]
         return np.array([columns.mean() / (width - 1) * 2 - 1, 1 - rows.mean() / (height - 1) * 2]) * half_width
+
+
+class DoomedEnv(FakeEnv):
+    """Takes its process with it, or falls silent, in init state 1, as often as the variables say."""
+
+    def _reset(self, options):
+        self._doomed = options.get("init_state") == 1
+        super()._reset(options)
+
+    def _step(self, action):
+        deaths = Path(os.environ["DEATHS_FOLDER"])
+        if self._doomed and self.control_steps == 5 and len(list(deaths.iterdir())) < int(os.environ["DEATHS"]):
+            (deaths / str(os.getpid())).touch()
+            if os.environ.get("SILENT"):
+                time.sleep(600)
+            os._exit(7)
+        return super()._step(action)
+
+
+def make_doomed(name: str, **options):
+    return DoomedEnv(int(name.split("/")[1]), **options)
+
+
+def make_locating(name: str, **options):
+    """An environment whose instruction tells where its process finds the simulator and a standard module."""
+    env = FakeEnv(int(name.split("/")[1]), **options)
+    env.instruction = " ".join(importlib.util.find_spec(module).origin for module in ("libero", "statistics"))
+    return env
 
 
 def fake_protocol(episodes: int = 2, tasks: tuple[int, ...] = (0, 1, 2), **changes) -> EvalProtocol:
