@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 
 from cosmos_robot.errors import InputError
-from cosmos_robot.eval.entrants import Entrant, open_entrant
+from cosmos_robot.eval.entrants import Entrant
 from cosmos_robot.eval.progress import RunProgress
 from cosmos_robot.eval.protocol import EpisodeRules, Job, current_versions
 from cosmos_robot.eval.report import Tracer, write_report
@@ -62,6 +62,8 @@ class DemoOutcome:
 
 def main_demo(config: Annotated[DemoConfig, tyro.conf.arg(name="")]) -> int:
     """Run the demo and print its score last. Exit status 1 if an episode could not be run."""
+    from cosmos_robot.eval.entrants import open_entrant
+
     console = Console()
     entrant = open_entrant(config.ckpt, blind=config.blind, threads=config.threads)
     outcome = run_demo(entrant, config)

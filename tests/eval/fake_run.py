@@ -15,6 +15,7 @@ import numpy as np
 
 from cosmos_robot.contract import Contract
 from cosmos_robot.envs.fakes import FAKE_ROBOT, FakeEnv
+from cosmos_robot.errors import RenderError
 from cosmos_robot.eval.entrants import Entrant
 from cosmos_robot.eval.protocol import EvalProtocol, current_versions
 from cosmos_robot.eval.runner import RunSettings
@@ -111,6 +112,12 @@ class DoomedEnv(FakeEnv):
 
 def make_doomed(name: str, **options):
     return DoomedEnv(int(name.split("/")[1]), **options)
+
+
+def make_dark(name: str, **options):
+    from cosmos_robot.envs.libero import GL_REMEDY
+
+    raise RenderError(f"no OpenGL for rendering; {GL_REMEDY}")
 
 
 def make_locating(name: str, **options):
