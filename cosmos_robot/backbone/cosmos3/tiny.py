@@ -54,13 +54,14 @@ def initialise(model: Cosmos3OmniTransformer, seed: int) -> None:
             projection.bias.weight.zero_()
 
 
-def tiny_vae(seed: int, base_dim: int = 8) -> AutoencoderKLWan:
-    """A float32 Wan 2.2 autoencoder in small: 48 channels, 16x in space, 4x in time, no trained statistics yet."""
+def tiny_vae(seed: int, base_dim: int = 8, decoder_base_dim: int | None = None) -> AutoencoderKLWan:
+    """A float32 Wan 2.2 autoencoder in small: 48 channels, 16x in space, 4x in time, no trained statistics yet.
+    The decoder is as wide as the encoder unless ``decoder_base_dim`` is given."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return AutoencoderKLWan(
             base_dim=base_dim,
-            decoder_base_dim=base_dim,
+            decoder_base_dim=decoder_base_dim,
             z_dim=48,
             dim_mult=[1, 2, 4, 4],
             num_res_blocks=1,
