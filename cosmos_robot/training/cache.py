@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.progress import track
 
-from cosmos_robot.contract import CanvasSpec, Contract
+from cosmos_robot.contract import CanvasSpec, Contract, require_fit
 from cosmos_robot.data.episodes import Episode, require_robot
 from cosmos_robot.errors import InputError
 from cosmos_robot.images import place_on_canvas
@@ -61,13 +61,31 @@ class EpisodeList:
         return self._episodes[index]
 
 
+class StoredEpisodes:
+    """A dataset folder as an EpisodeSource. Raises ContractError if it was recorded with another robot."""
+
+    def __init__(self, folder: Path, contract: Contract):
+        from cosmos_robot.data.store import SIDECAR, EpisodeStore  # lerobot is heavy and only needed here
+
+        self._store = EpisodeStore(folder)
+        require_fit(contract, self._store.robot)
+        # The sidecar names every file of the dataset with its size, and every episode with its seed.
+        self.fingerprint = hashlib.blake2b((Path(folder) / SIDECAR).read_bytes(), digest_size=16).hexdigest()
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def __getitem__(self, index: int) -> Episode:
+        return self._store[index]
+
+
 @dataclass(frozen=True)
 class FrameCache:
     """One dataset, flat. States and actions are in robot units: the contract's statistics may come later.
 
     key: hash of dataset and canvas. canvases: (N, H, W, 3) uint8, a memory map. state (N, Ds), actions (N, T, Da)
     float32, valid (N, T) bool. instruction (N,) indexes ``instructions``. episode (N,); validation (N,) bool, every
-    20th episode. dagger (N,) bool. phase, target, goal (N,) int16, -1 where not recorded. target_xyz, goal_xyz (N, 3),
+    20th episode from the first on. dagger (N,) bool. phase, target, goal (N,) int16, -1 where not recorded. target_xyz, goal_xyz (N, 3),
     NaN where not recorded. object_cells (N, P, S, 2): row and column in latent cells (the middle of cell i is i + 0.5).
     object_seen (N, P, S) bool. object_class (N, S) int16, -1 for an empty slot.
     """
@@ -162,7 +180,7 @@ def _episode_columns(episode: Episode, contract: Contract, index: int, instructi
         "valid": episode.valid[:, :chunk],
         "instruction": np.full(rows, instruction, np.int32),
         "episode": np.full(rows, index, np.int32),
-        "validation": np.full(rows, index % VALIDATION_EVERY == VALIDATION_EVERY - 1),
+        "validation": np.full(rows, index % VALIDATION_EVERY == 0),
         "dagger": np.full(rows, episode.info.source == "dagger"),
         "phase": number("phase"),
         "target": number("target"),

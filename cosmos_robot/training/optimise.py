@@ -1,0 +1,88 @@
+"""Optimiser, learning-rate cycle, weight average, and forward passes in bfloat16 under float32 weights."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+
+class WorkingCopy:
+    """A copy of ``module`` in another precision that forward and backward run on; the original keeps the weights.
+
+    Faster than autocast on a CPU: weights are cast once per step and nothing is cast in between. Submodules named in
+    ``keep`` stay in float32. With ``dtype`` float32 the module itself is used.
+    """
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype, keep: tuple[str, ...] = ()):
+        self.original = module
+        self.module = module
+        if dtype != torch.float32:
+            # diffusers overrides ``to`` with a warning about modules to keep, which ``keep`` already answers
+            self.module = nn.Module.to(copy.deepcopy(module), dtype)
+            for name in keep:
+                self.module.get_submodule(name).float()
+        self._pairs = list(zip(module.parameters(), self.module.parameters(), strict=True))
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Bring the copy up to date with the weights and forget its gradients."""
+        if self.module is not self.original:
+            torch._foreach_copy_([copy_ for _, copy_ in self._pairs], [own for own, _ in self._pairs])
+        for _, parameter in self._pairs:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def hand_over(self) -> None:
+        """Give the copy's gradients to the original's parameters, in float32; those without one get None."""
+        if self.module is self.original:
+            return
+        for own, copy_ in self._pairs:
+            own.grad = None if copy_.grad is None else copy_.grad.to(own.dtype)
+
+
+class Average:
+    """Exponential moving average of a module's weights: decay min(decay, (1 + n) / (10 + n)) at update n."""
+
+    def __init__(self, module: nn.Module, decay: float):
+        self.module = copy.deepcopy(module).eval().requires_grad_(False)
+        self.decay, self.updates = decay, 0
+        self._own, self._source = list(self.module.parameters()), list(module.parameters())
+
+    @torch.no_grad()
+    def update(self) -> None:
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        self.updates += 1
+        torch._foreach_lerp_(self._own, self._source, 1 - decay)
+
+
+def adamw(parameters: Iterable[nn.Parameter], weight_decay: float) -> torch.optim.AdamW:
+    """AdamW with betas (0.9, 0.99), fused; vectors and scalars are not decayed. The rate is set every step."""
+    parameters = [p for p in parameters if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=0.0, betas=(0.9, 0.99), fused=True)
+
+
+def learning_rate(peak: float, final: float, warmup: int, step: int, progress: float) -> float:
+    """Rate at ``step`` (counted from 0) of a cycle that is ``progress`` (0..1) done: linear warm-up over ``warmup``
+    steps, times a cosine from ``peak`` to ``final * peak``."""
+    cosine = final + (1 - final) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
+    return peak * cosine * min(1.0, (step + 1) / max(warmup, 1))
+
+
+def step(optimizer: torch.optim.Optimizer, rate: float, clip: float) -> float:
+    """Clip to the global norm, update, forget the gradients; returns the norm before clipping."""
+    parameters: list[Tensor] = []
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+        parameters += [p for p in group["params"] if p.grad is not None]
+    norm = torch.nn.utils.clip_grad_norm_(parameters, clip, foreach=True)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return float(norm)

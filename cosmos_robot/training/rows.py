@@ -1,0 +1,160 @@
+"""Several cached datasets as one table of training rows in model units.
+
+Axis legend: N rows, T chunk steps, D action width, S state width, P placements, C L h w latents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cosmos_robot.actions.codec import Codec
+from cosmos_robot.actions.normalization import statistics
+from cosmos_robot.contract import Contract, Normalization, RobotSpec
+from cosmos_robot.errors import InputError
+from cosmos_robot.training.cache import FrameCache
+from cosmos_robot.training.config import Stage
+
+GRASP_PHASE = 2
+"""Rows recorded with a phase below this lie before the grasp."""
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """All rows. state (N, S), actions (N, T, D) normalised float32, valid (N, T). instruction (N,) indexes
+    ``instructions``. episode (N,) counts through all datasets; validation, dagger (N,) bool; phase (N,).
+    cells (N, P, 2, 2), seen (N, P, 2), offset (N, 2, 3): target and goal, as in ``grounding.Places``.
+    Latents are gathered from their memory maps, see ``latents``."""
+
+    instructions: tuple[str, ...]
+    state: NDArray[np.float32]
+    actions: NDArray[np.float32]
+    valid: NDArray[np.bool_]
+    instruction: NDArray[np.int64]
+    episode: NDArray[np.int64]
+    validation: NDArray[np.bool_]
+    dagger: NDArray[np.bool_]
+    phase: NDArray[np.int16]
+    cells: NDArray[np.float32]
+    seen: NDArray[np.bool_]
+    offset: NDArray[np.float32]
+    _latents: tuple[NDArray[np.float16], ...]
+    _starts: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.state)
+
+    def latents(self, rows: NDArray[np.int64], frames: int = 1) -> NDArray[np.float16]:
+        """(B, C, frames, h, w): each row and the ones that follow it in its episode (the last one repeats)."""
+        wanted = self.following(rows, frames)[0].reshape(-1)
+        part = np.searchsorted(self._starts, wanted, side="right") - 1
+        out = np.empty((len(wanted), *self._latents[0].shape[1:]), np.float16)
+        for index in np.unique(part):
+            mine = part == index
+            out[mine] = self._latents[index][wanted[mine] - self._starts[index]]
+        return np.moveaxis(out.reshape(len(rows), frames, *out.shape[1:]), 1, 2)
+
+    def following(self, rows: NDArray[np.int64], frames: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Row numbers (B, frames) of each row and its successors, and False where the episode had already ended."""
+        wanted = np.minimum(rows[:, None] + np.arange(frames), len(self) - 1)
+        same = self.episode[wanted] == self.episode[rows][:, None]
+        last = same.sum(1, keepdims=True) - 1
+        return rows[:, None] + np.minimum(np.arange(frames), last), same
+
+    @property
+    def far_metres(self) -> NDArray[np.float32]:
+        """(N,) distance from the hand to the target, NaN where not recorded."""
+        return np.linalg.norm(self.offset[:, 0], axis=-1)
+
+    def approach(self) -> NDArray[np.bool_]:
+        """(N,) rows before the grasp."""
+        return (self.phase >= 0) & (self.phase < GRASP_PHASE)
+
+    def far(self, metres: float) -> NDArray[np.bool_]:
+        """(N,) rows before the grasp with the hand more than ``metres`` from the target."""
+        return self.approach() & (np.nan_to_num(self.far_metres) > metres)
+
+    def probabilities(self, stage: Stage, metres: float) -> NDArray[np.float64]:
+        """(N,) chance of each row to be drawn in ``stage``; 0 for validation rows."""
+        weight = np.where(self.validation, 0.0, 1.0)
+        weight[self.far(metres)] *= stage.far_weight
+        weight[self.approach()] *= stage.approach_weight
+        weight[self.dagger] *= stage.dagger_weight
+        return weight / weight.sum()
+
+
+def fit_contract(contract: Contract, caches: Sequence[FrameCache], method: str, state_floor: float,
+                 action_floor: float) -> Contract:  # fmt: skip
+    """``contract`` with statistics of the training rows in those normalisers that have method ``identity``; others
+    stay as they are. Actions count every valid command of every chunk."""
+    states = np.concatenate([c.state[~c.validation] for c in caches])
+    actions = np.concatenate([c.actions[~c.validation][c.valid[~c.validation]] for c in caches])
+    changes = {}
+    for name, rows, floor in (("state", states, state_floor), ("action", actions, action_floor)):
+        field = f"{name}_normalization"
+        if getattr(contract.model, field).method == "identity":
+            changes[field] = Normalization(method=method, scale_floor=floor, statistics=statistics(rows))
+    return Contract(robot=contract.robot, model=contract.model.model_copy(update=changes))
+
+
+def join_caches(contract: Contract, caches: Sequence[FrameCache], latents: Sequence[NDArray[np.float16]],
+                hand_field: str) -> TrainingRows:  # fmt: skip
+    """One table of the cached datasets, normalised by ``contract`` (which must have its statistics)."""
+    codec = Codec(contract)
+    instructions = tuple(dict.fromkeys(text for cache in caches for text in cache.instructions))
+    codes = [np.array([instructions.index(text) for text in cache.instructions])[cache.instruction] for cache in caches]
+    starts = np.cumsum([0] + [len(cache) for cache in caches])
+    episodes = np.cumsum([0] + [int(cache.episode.max()) + 1 for cache in caches])
+
+    def column(name: str) -> NDArray:
+        return np.concatenate([getattr(cache, name) for cache in caches])
+
+    cells, seen = zip(*(_pointed(cache) for cache in caches), strict=True)
+    return TrainingRows(
+        instructions=instructions,
+        state=codec.encode_state(column("state")).astype(np.float32),
+        actions=codec.encode_actions(column("actions")).astype(np.float32),
+        valid=column("valid"),
+        instruction=np.concatenate(codes),
+        episode=np.concatenate([c.episode + first for c, first in zip(caches, episodes, strict=False)]),
+        validation=column("validation"),
+        dagger=column("dagger"),
+        phase=column("phase"),
+        cells=np.concatenate(cells),
+        seen=np.concatenate(seen),
+        offset=_offsets(contract.robot, hand_field, column("state"), column("target_xyz"), column("goal_xyz")),
+        _latents=tuple(latents),
+        _starts=starts[:-1],
+    )
+
+
+def _pointed(cache: FrameCache) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Cells (N, P, 2, 2) of target and goal and whether they are seen (N, P, 2)."""
+    count, placements, slots, _ = cache.object_cells.shape
+    cells = np.zeros((count, placements, 2, 2), np.float32)
+    seen = np.zeros((count, placements, 2), bool)
+    rows = np.arange(count)
+    for q, slot in enumerate((cache.target, cache.goal)):
+        known = (slot >= 0) & (slot < slots)
+        cells[known, :, q] = cache.object_cells[rows[known], :, slot[known]]
+        seen[known, :, q] = cache.object_seen[rows[known], :, slot[known]]
+    return cells, seen
+
+
+def _offsets(robot: RobotSpec, hand_field: str, state, target, goal) -> NDArray[np.float32]:
+    """(N, 2, 3) metres from the hand to target and goal."""
+    points = np.stack([target, goal], axis=1)
+    if not np.isfinite(points).any():
+        return points
+    start = 0
+    for field in robot.state:
+        if field.name == hand_field:
+            if field.width != 3 or field.unit != "m":
+                raise InputError(f"state field {hand_field!r}: expected 3 numbers in m, got {field.width} in {field.unit}")
+            return points - state[:, None, start : start + 3]
+        start += field.width
+    raise InputError(f"{robot.name} has no state field {hand_field!r} to measure offsets from; it has "
+                     f"{[f.name for f in robot.state]}")  # fmt: skip

@@ -1,0 +1,131 @@
+"""What every training run needs around its steps: a clock, a log, checkpoints, Ctrl-C, a progress bar."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from cosmos_robot.errors import CheckpointError, Interrupted
+
+STATE_FILE = "state.pt"
+LOG_FILE = "log.jsonl"
+CONFIG_FILE = "config.json"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Minutes or steps, one of them None."""
+
+    minutes: float | None
+    steps: int | None
+
+    def progress(self, seconds: float, step: int) -> float:
+        """Share of the budget used, 1 and more when it is spent."""
+        return step / self.steps if self.steps is not None else seconds / (60 * self.minutes)
+
+
+class RunFolder:
+    """A run's own folder: its config, its log and its newest state, all of them whole at any moment."""
+
+    def __init__(self, path: Path, config: dict, may_differ: tuple[str, ...]):
+        """Raises CheckpointError if the folder holds a run of another config (fields in ``may_differ`` aside)."""
+        self.path = Path(path)
+        self.path.mkdir(parents=True, exist_ok=True)
+        file = self.path / CONFIG_FILE
+        if file.exists():
+            old = json.loads(file.read_text())
+            changed = [k for k in sorted({*old, *config} - {*may_differ}) if old.get(k) != config.get(k)]
+            if changed:
+                raise CheckpointError(
+                    f"{self.path} holds a run whose {', '.join(changed)} differ; resume it with the same settings or "
+                    "choose another folder"
+                )
+        write_atomic(file, lambda temporary: temporary.write_text(json.dumps(config, indent=2) + "\n"))
+
+    def save_state(self, state: dict) -> None:
+        """Replace the saved state in one move."""
+        write_atomic(self.path / STATE_FILE, lambda temporary: torch.save(state, temporary))
+
+    def load_state(self) -> dict | None:
+        """The newest saved state, None if there is none yet."""
+        file = self.path / STATE_FILE
+        return torch.load(file, map_location="cpu", weights_only=True) if file.exists() else None
+
+    def log(self, record: dict) -> None:
+        with (self.path / LOG_FILE).open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def read_log(self) -> list[dict]:
+        file = self.path / LOG_FILE
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def drop_log_after(self, step: int) -> None:
+        """Forget what was logged after the saved step: those steps will be taken again."""
+        kept = "".join(json.dumps(r) + "\n" for r in self.read_log() if r["step"] <= step)
+        write_atomic(self.path / LOG_FILE, lambda temporary: temporary.write_text(kept))
+
+
+def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
+    """``write`` to a temporary neighbour, then rename it to ``path``."""
+    temporary = path.with_name(path.name + ".part")
+    write(temporary)
+    os.replace(temporary, path)
+
+
+class Every:
+    """True once per so many seconds."""
+
+    def __init__(self, seconds: float):
+        self.seconds, self._last = seconds, time.monotonic()
+
+    def __call__(self) -> bool:
+        if time.monotonic() - self._last < self.seconds:
+            return False
+        self._last = time.monotonic()
+        return True
+
+
+@contextmanager
+def stop_on_interrupt() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C sets, so that a step is never cut in half; the second one interrupts at once.
+
+    Outside the main thread Python delivers no signals, and the event stays unset.
+    """
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def handle(number: int, frame: object) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, previous)
+
+    previous = signal.signal(signal.SIGINT, handle)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def interrupted(folder: Path, step: int) -> Interrupted:
+    return Interrupted(f"training stopped at step {step}; everything is saved in {folder}, run the same command again to go on")
+
+
+@contextmanager
+def progress_bar(title: str, enabled: bool) -> Iterator[Callable[[float, str], None]]:
+    """``show(share, note)`` moves the bar."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
+               TimeElapsedColumn(), TextColumn("{task.fields[note]}"))  # fmt: skip
+    with Progress(*columns, disable=not enabled) as bar:
+        task = bar.add_task(title, total=1.0, note="")
+        yield lambda share, note: bar.update(task, completed=min(share, 1.0), note=note)
