@@ -118,6 +118,42 @@ def _run(name: str, arguments: list[str]) -> int:
     return status if isinstance(status, int) else 0
 
 
+def ckpt_show(checkpoint: str) -> None:
+    """What a checkpoint holds, part by part, and its contract. Reads no weights and needs no torch.
+
+    Args:
+        checkpoint: shipped name or folder.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from cosmos_robot.backbone.listing import describe, find_folder, list_parts
+    from cosmos_robot.contract import Contract
+
+    folder = find_folder(checkpoint)
+    table = Table("part", "class", "tensors", "parameters", "dtype", "MB", box=None)
+    for part in list_parts(folder):
+        counts = (f"{part.tensors:,}", f"{part.parameters:,}") if part.tensors else ("", "")
+        table.add_row(part.name, part.kind, *counts, ", ".join(part.dtypes), f"{part.size / 1e6:.2f}")
+    console = Console(highlight=False)
+    console.print(f"{checkpoint}: {folder}", soft_wrap=True)
+    console.print(table)
+    console.print("\n".join(describe(Contract.load(folder))), markup=False, soft_wrap=True)
+
+
+def ckpt_check(checkpoint: str) -> None:
+    """Load a checkpoint as a policy would: every file, key and shape, and the contract.
+
+    Args:
+        checkpoint: shipped name, folder or hub id.
+    """
+    from cosmos_robot.backbone.cosmos3.load import load_checkpoint
+
+    loaded = load_checkpoint(checkpoint)
+    count = sum(parameter.numel() for parameter in loaded.transformer.parameters())
+    print(f"{loaded.name}: whole, {count:,} parameters, trained for {loaded.contract.robot.name}")
+
+
 def doctor() -> int:
     """What this machine has and lacks. Exit status 1 if something that the demo needs is missing."""
     from rich.console import Console

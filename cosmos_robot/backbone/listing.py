@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import resources
 from math import prod
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from cosmos_robot.contract import Contract, Statistics
-from cosmos_robot.errors import CheckpointError
+from cosmos_robot.errors import CheckpointError, UnknownNameError
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,20 @@ class Part:
     parameters: int
     dtypes: tuple[str, ...]
     size: int
+
+
+def find_folder(reference: str) -> Path:
+    """The folder of a shipped checkpoint's name, or ``reference`` itself if it is a folder.
+
+    Raises UnknownNameError with the nearest shipped names.
+    """
+    if Path(reference).is_dir():
+        return Path(reference)
+    assets = resources.files("cosmos_robot") / "assets"
+    shipped = {child.name: Path(str(child)) for child in assets.iterdir() if child.is_dir()} if assets.is_dir() else {}
+    if reference not in shipped:
+        raise UnknownNameError("checkpoint", reference, shipped)
+    return shipped[reference]
 
 
 def list_parts(folder: Path) -> list[Part]:

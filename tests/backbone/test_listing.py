@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from cosmos_robot import cli
 from cosmos_robot.actions.normalization import statistics
 from cosmos_robot.backbone.listing import describe, list_parts
 from cosmos_robot.contract import (
@@ -110,6 +111,25 @@ def test_a_contract_is_told_fact_by_fact(contract: Contract) -> None:
     ):
         assert fact in text, text
     assert "q01" not in text
+
+
+def test_a_folder_is_shown_with_its_contract(
+    folder: Path, contract: Contract, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contract.save(folder)
+    assert cli.main(["ckpt", "show", str(folder)]) == 0
+    printed = capsys.readouterr().out
+    assert "Cosmos3OmniTransformer" in printed and "17" in printed and "pen plotter" in printed
+
+
+def test_a_folder_without_its_contract_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ckpt", "show", str(folder)]) == cli.REFUSED
+    assert "no contract.json" in capsys.readouterr().err
+
+
+def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ckpt", "show", "tiny-librio"]) == cli.REFUSED
+    assert "unknown checkpoint 'tiny-librio'" in capsys.readouterr().err
 
 
 def test_listing_needs_no_torch() -> None:
