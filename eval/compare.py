@@ -49,7 +49,9 @@ def compare_results(a: Path, b: Path) -> dict[str, Any]:
         "total": _count([(first[k], second[k]) for k in pairs]),
         "per_task": {t: _count([(first[k], second[k]) for k in pairs if k[0] == t]) for t in tasks},
         "instructions": {record.task: record.instruction for record in records_a},
-        "protocol_differences": protocol_differences(head_a.protocol, head_b.protocol, episodes_may_differ=True),
+        "protocol_differences": protocol_differences(
+            head_a.protocol, head_b.protocol, episodes_may_differ=True, called=("in a", "in b")
+        ),
         "unpaired": len(first.keys() ^ second.keys()),
     }
 

