@@ -125,11 +125,12 @@ def check_unknown_names_are_refused(env: RobotEnv) -> None:
 
 
 def check_same_seed_same_states(env: RobotEnv) -> None:
-    """The same seed and actions give the same states, bit by bit."""
+    """The same seed and actions give the same states, bit by bit, and end in the same picture."""
     actions = some_actions(env, STEPS, seed=1)
-    first, second = _rollout(env, actions, seed=7), _rollout(env, actions, seed=7)
+    (first, seen), (second, seen_again) = _rollout(env, actions, seed=7), _rollout(env, actions, seed=7)
     for step, (a, b) in enumerate(zip(first, second, strict=True)):
         assert np.array_equal(a, b), f"same seed and actions, yet the states differ after step {step}: {a} and {b}"
+    assert np.array_equal(seen, seen_again), "same seed and actions, yet the last pictures differ"
 
 
 def check_step_results(env: RobotEnv) -> None:
@@ -181,7 +182,7 @@ def check_step_after_end(env: RobotEnv) -> None:
 
 def check_close(env: RobotEnv) -> None:
     """Closing twice is harmless; afterwards everything is refused."""
-    observation, _ = env.reset(seed=0)
+    observation = env.observe()
     env.close()
     env.close()
     camera = env.robot.cameras[0].name
@@ -223,12 +224,13 @@ def _matches_spec(env: RobotEnv, observation: Observation) -> None:
             assert image.max() > image.min(), f"{camera.name} shows a single colour"
 
 
-def _rollout(env: RobotEnv, actions: NDArray[np.float64], seed: int) -> list[NDArray[np.float64]]:
+def _rollout(env: RobotEnv, actions: NDArray[np.float64], seed: int) -> tuple[list[NDArray[np.float64]], Image]:
     observation, _ = env.reset(seed=seed)
     states = [_joined(observation)]
     for action in actions:
-        states.append(_joined(env.step(action)[0]))
-    return states
+        observation = env.step(action)[0]
+        states.append(_joined(observation))
+    return states, observation.images[env.robot.cameras[0].name]
 
 
 def _start(env: RobotEnv, index: int) -> tuple[NDArray, ...]:

@@ -73,6 +73,11 @@ class Random(FakeEnv):
         self._hand += np.random.default_rng().uniform(0, 1e-9, 2)
 
 
+class Flickering(FakeEnv):
+    def _draw(self, camera):
+        return super()._draw(camera) // (1 + self.draws % 2)
+
+
 class NumpyFlag(FakeEnv):
     def _step(self, action):
         reward, success, out_of_time = super()._step(action)
@@ -114,6 +119,7 @@ class Undead(FakeEnv):
         (Credulous, "bad_actions_are_refused"),
         (Careless, "unknown_names_are_refused"),
         (Random, "same_seed_same_states"),
+        (Flickering, "same_seed_same_states"),
         (NumpyFlag, "step_results"),
         (WrongClock, "step_results"),
         (Random, "init_states"),
