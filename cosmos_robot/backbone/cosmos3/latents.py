@@ -1,0 +1,53 @@
+"""Canvases to standardised latents and back: (posterior mode - mean) / std, with the VAE config's statistics."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from diffusers import AutoencoderKLWan
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cosmos_robot.backbone.cosmos3.image_codec import encode_images
+from cosmos_robot.errors import InputError
+
+
+@torch.no_grad()
+def encode_first_frame(vae: AutoencoderKLWan, canvases: NDArray[np.uint8]) -> Tensor:
+    """(B, H, W, 3) uint8 to (B, C, 1, H/16, W/16) float32, on the VAE's device.
+
+    Only this frame is encoded: the Wan VAE is causal, so the first latent depends on nothing later.
+    """
+    factor = vae.config.scale_factor_spatial
+    if canvases.ndim != 4 or canvases.shape[3] != 3 or canvases.dtype != np.uint8:
+        raise InputError(f"encode: expected uint8 (B, H, W, 3), got {canvases.dtype} {canvases.shape}")
+    if canvases.shape[1] % factor or canvases.shape[2] % factor:
+        raise InputError(f"encode: canvas sides must be multiples of {factor}, got {canvases.shape[1:3]}")
+    pixels = to_pixels(canvases).to(vae.device, vae.dtype)
+    if vae.config.is_residual:
+        raw = encode_images(vae, pixels).unsqueeze(2)
+    else:
+        raw = vae.encode(pixels.unsqueeze(2)).latent_dist.mode()
+    mean, std = _statistics(vae)
+    return (raw.float() - mean) / std
+
+
+@torch.no_grad()
+def decode(vae: AutoencoderKLWan, latents: Tensor) -> NDArray[np.uint8]:
+    """(B, C, L, h, w) standardised to video (B, 1 + 4 (L - 1), 16 h, 16 w, 3) uint8."""
+    mean, std = _statistics(vae)
+    video = vae.decode((latents.to(vae.device).float() * std + mean).to(vae.dtype)).sample
+    pixels = ((video.float() + 1) * 127.5).round().clamp(0, 255)
+    return pixels.to(torch.uint8).permute(0, 2, 3, 4, 1).cpu().numpy()
+
+
+def to_pixels(canvases: NDArray[np.uint8]) -> Tensor:
+    """(B, H, W, 3) uint8 to (B, 3, H, W) float32 in [-1, 1]."""
+    pixels = torch.from_numpy(np.ascontiguousarray(canvases)).permute(0, 3, 1, 2)
+    return pixels.to(torch.float32).div_(127.5).sub_(1)
+
+
+def _statistics(vae: AutoencoderKLWan) -> tuple[Tensor, Tensor]:
+    shape = (1, vae.config.z_dim, 1, 1, 1)
+    device = vae.device
+    return tuple(torch.tensor(v, device=device).view(shape) for v in (vae.config.latents_mean, vae.config.latents_std))
