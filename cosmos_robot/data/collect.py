@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from cosmos_robot.contract import RobotSpec
+from cosmos_robot.data.sheet import write_sheet
 from cosmos_robot.data.staging import Staging
+from cosmos_robot.data.store import EpisodeStore, require_absent, write_dataset
 from cosmos_robot.data.workers import Demonstrator, DemonstratorSpec, Job, NotDemonstrated, Result, WorkerPool
 from cosmos_robot.errors import CheckpointError, InputError, Interrupted, WorkerError
 
-__all__ = ["Collection", "Demonstrator", "DemonstratorSpec", "Job", "NotDemonstrated", "record"]
+__all__ = ["Collection", "Demonstrator", "DemonstratorSpec", "Job", "NotDemonstrated", "collect", "record"]
 
 LOG_FILE = "log.jsonl"
 COLLECTION_FILE = "collection.json"
@@ -50,6 +54,41 @@ def staging_folder(out: str | Path) -> Path:
     """Where the episodes of the dataset ``out`` wait while it is being collected."""
     out = Path(out)
     return out.with_name(out.name + ".staging")
+
+
+def collect(
+    jobs: Sequence[Job],
+    demonstrator: DemonstratorSpec,
+    robot: RobotSpec,
+    out: str | Path,
+    *,
+    stride: int,
+    notes: Mapping[str, Any] | None = None,
+    keep_staging: bool = False,
+    progress: bool = True,
+    **options: Any,
+) -> Collection:
+    """``record`` the jobs, write the episodes as a dataset to ``out`` and a contact sheet to ``<out>.png``.
+
+    stride, notes: as for ``write_dataset``. keep_staging: leave the lossless episodes behind. options: as for
+    ``record``. Raises what these raise; CheckpointError at once, not after hours, if ``out`` is there already.
+    """
+    require_absent(Path(out))
+    collection = record(jobs, demonstrator, robot, out, progress=progress, **options)
+    staging = Staging(collection.staging)
+    about = {"failed": len(collection.failed), "lost": len(collection.lost), **(notes or {})}
+    episodes = (staging.load(name) for name in collection.kept)
+    try:
+        write_dataset(episodes, out, robot, stride=stride, notes=about, total=len(collection.kept), progress=progress)
+    except KeyboardInterrupt as stop:
+        raise Interrupted(
+            f"stopped while writing {out}; all {len(collection.kept)} episodes are safe in {collection.staging}; "
+            "run the same command again to write it"
+        ) from stop
+    write_sheet(EpisodeStore(out), f"{out}.png")
+    if not keep_staging:
+        shutil.rmtree(collection.staging)
+    return collection
 
 
 def record(

@@ -59,7 +59,7 @@ def write_dataset(
     half-written one is there: nothing is overwritten.
     """
     folder = Path(folder)
-    _require_absent(folder)
+    require_absent(folder)
     fps = _frames_per_second(robot, stride)
     partial = _partial(folder)
     writer = _Writer(partial, robot, fps)
@@ -144,6 +144,14 @@ class EpisodeStore(Sequence[Episode]):
         # PyAV brings its FFmpeg along; torchcodec needs one that is installed on the system.
         frames = decode_video_frames(path, times, 1e-4, backend="pyav", return_uint8=True)
         return np.ascontiguousarray(frames.permute(0, 2, 3, 1).numpy())
+
+
+def require_absent(folder: Path) -> None:
+    """Raise CheckpointError if a dataset, whole or half-written, is at ``folder``."""
+    if _partial(folder).exists():
+        raise CheckpointError(f"an earlier run was killed while it wrote {folder}; {_remedy(folder)}")
+    if folder.exists():
+        raise CheckpointError(f"{folder} is already there; choose another folder or delete it yourself")
 
 
 def read_dataset(folder: str | Path) -> Iterator[Episode]:
@@ -290,13 +298,6 @@ def _read_sidecar(folder: Path) -> dict[str, Any]:
             state = "missing" if found is None else f"{found} bytes long instead of {size}"
             raise CheckpointError(f"{file} is {state}; the dataset is incomplete, copy or write it again")
     return about
-
-
-def _require_absent(folder: Path) -> None:
-    if _partial(folder).exists():
-        raise CheckpointError(f"an earlier run was killed while it wrote {folder}; {_remedy(folder)}")
-    if folder.exists():
-        raise CheckpointError(f"{folder} is already there; choose another folder or delete it yourself")
 
 
 def _remedy(folder: Path) -> str:

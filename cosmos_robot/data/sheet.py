@@ -1,0 +1,82 @@
+"""A picture of what was recorded: one row per episode, time from left to right, each camera below the other."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image as PILImage
+from PIL import ImageDraw, ImageFont
+
+from cosmos_robot.data.episodes import Episode
+from cosmos_robot.errors import InputError
+
+MARGIN = 6
+CAPTION_WIDTH = 190
+INK, PAPER = (30, 30, 30), (250, 250, 250)
+
+
+def spread(count: int, wanted: int) -> list[int]:
+    """At most ``wanted`` indices below ``count``, evenly spread, first and last among them."""
+    return sorted({round(i) for i in np.linspace(0, count - 1, min(count, wanted))})
+
+
+def contact_sheet(episodes: Iterable[Episode], *, columns: int = 8, size: int = 96) -> PILImage.Image:
+    """Draw ``columns`` moments of every episode, each picture ``size`` pixels high, with a caption on the left.
+
+    Raises InputError if there are no episodes.
+    """
+    strips = [_strip(episode, columns, size) for episode in episodes]
+    if not strips:
+        raise InputError("contact sheet: there are no episodes")
+    width = max(strip.width for strip in strips) + 2 * MARGIN
+    sheet = PILImage.new("RGB", (width, sum(strip.height + MARGIN for strip in strips) + MARGIN), PAPER)
+    top = MARGIN
+    for strip in strips:
+        sheet.paste(strip, (MARGIN, top))
+        top += strip.height + MARGIN
+    return sheet
+
+
+def write_sheet(
+    episodes: Sequence[Episode], path: str | Path, *, rows: int = 24, columns: int = 8, size: int = 96
+) -> Path:
+    """Write the contact sheet of up to ``rows`` episodes, evenly spread over ``episodes``, as a PNG; returns its path.
+
+    Give an ``EpisodeStore`` to read only the episodes that are drawn.
+    """
+    path = Path(path)
+    contact_sheet((episodes[i] for i in spread(len(episodes), rows)), columns=columns, size=size).save(path)
+    return path
+
+
+def _strip(episode: Episode, columns: int, size: int) -> PILImage.Image:
+    moments = spread(len(episode), columns)
+    pictures = [[_scaled(frames[row], size) for row in moments] for frames in episode.images.values()]
+    step = max(picture.width for line in pictures for picture in line) + 2
+    strip = PILImage.new("RGB", (CAPTION_WIDTH + step * columns, size * len(pictures)), PAPER)
+    draw = ImageDraw.Draw(strip)
+    draw.multiline_text((0, 0), _caption(episode), fill=INK, font=ImageFont.load_default(12), spacing=2)
+    for line, pictures_of_camera in enumerate(pictures):
+        for column, picture in enumerate(pictures_of_camera):
+            strip.paste(picture, (CAPTION_WIDTH + column * step, line * size))
+            if line == 0:
+                corner = (CAPTION_WIDTH + column * step + 2, 1)
+                draw.text(corner, str(moments[column]), fill=PAPER, stroke_width=1, stroke_fill=INK)
+    return strip
+
+
+def _caption(episode: Episode) -> str:
+    info = episode.info
+    about = [
+        f"{info.suite}/{info.task}  seed {info.seed}",
+        f"{info.source}, {'success' if info.success else 'failure'}",
+    ]
+    return "\n".join([*textwrap.wrap(episode.instruction, 30), *about, f"{len(episode)} rows", *episode.images])
+
+
+def _scaled(frame: np.ndarray, height: int) -> PILImage.Image:
+    width = round(frame.shape[1] * height / frame.shape[0])
+    return PILImage.fromarray(frame).resize((width, height), PILImage.BOX)
