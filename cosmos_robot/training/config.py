@@ -68,6 +68,7 @@ class PolicyTraining:
     contract: the robot and the model to be; normalisers with method ``identity`` and no statistics are replaced by
     ``normalization`` with statistics of the training rows.
     start: run folder or checkpoint folder whose weights to begin with; its contract's statistics are kept too.
+    sentences: instructions the word tokenizer must know besides the recorded ones.
     blind: train on the latents of a black canvas.
     hidden_at: layer whose input the grounding heads read. tail_weight: loss weight of the chunk steps that are not
     executed. future_frames: further latent frames to denoise (the ``wam`` mode; 0 trains the policy alone).
@@ -83,6 +84,7 @@ class PolicyTraining:
     contract: Contract
     stages: tuple[Stage, ...]
     start: Path | None = None
+    sentences: tuple[str, ...] = ()
     blind: bool = False
     seed: int = 0
     batch: int = 48

@@ -5,20 +5,12 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-import torch
 from diffusers import AutoencoderKLWan
 from numpy.typing import NDArray
 from rich.progress import track
-from torch import Tensor
 
-from cosmos_robot.backbone.cosmos3.image_codec import encode_images
+from cosmos_robot.backbone.cosmos3.latents import encode_first_frame
 from cosmos_robot.training.cache import CELL, FrameCache
-
-
-def to_pixels(canvases: NDArray[np.uint8]) -> Tensor:
-    """(B, H, W, 3) uint8 to (B, 3, H, W) float32 in [-1, 1], channels last in memory."""
-    x = torch.from_numpy(np.ascontiguousarray(canvases)).permute(0, 3, 1, 2)
-    return x.to(torch.float32).mul_(2 / 255).sub_(1)
 
 
 def vae_fingerprint(vae: AutoencoderKLWan) -> str:
@@ -30,18 +22,6 @@ def vae_fingerprint(vae: AutoencoderKLWan) -> str:
             digest.update(tensor.detach().float().contiguous().numpy())
     digest.update(repr((list(vae.config.latents_mean), list(vae.config.latents_std))).encode())
     return digest.hexdigest()
-
-
-def latent_statistics(vae: AutoencoderKLWan) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of the raw latents from the autoencoder's config, each (1, C, 1, 1)."""
-    return tuple(torch.tensor(v).view(1, -1, 1, 1) for v in (vae.config.latents_mean, vae.config.latents_std))
-
-
-@torch.inference_mode()
-def standard_latents(vae: AutoencoderKLWan, canvases: NDArray[np.uint8]) -> Tensor:
-    """(B, H, W, 3) uint8 to standardised latents (B, C, h, w) float32, as the policy sees them."""
-    mean, std = latent_statistics(vae)
-    return (encode_images(vae, to_pixels(canvases)).float() - mean) / std
 
 
 def latent_cache(frames: FrameCache, vae: AutoencoderKLWan, progress: bool = True, batch: int = 32) -> NDArray:
@@ -56,7 +36,7 @@ def latent_cache(frames: FrameCache, vae: AutoencoderKLWan, progress: bool = Tru
         part = path.with_suffix(".part")
         out = np.lib.format.open_memmap(part, "w+", np.float16, shape)
         for start in track(range(0, len(frames), batch), "encoding canvases", disable=not progress):
-            out[start : start + batch] = standard_latents(vae, frames.canvases[start : start + batch]).numpy()
+            out[start : start + batch] = encode_first_frame(vae, np.array(frames.canvases[start : start + batch]))[:, :, 0]
         out.flush()
         part.rename(path)
     return np.load(path, mmap_mode="r")
@@ -64,4 +44,4 @@ def latent_cache(frames: FrameCache, vae: AutoencoderKLWan, progress: bool = Tru
 
 def black_latents(vae: AutoencoderKLWan, height: int, width: int) -> NDArray[np.float16]:
     """(C, h, w) of the black canvas that a blind policy reads."""
-    return standard_latents(vae, np.zeros((1, height, width, 3), np.uint8))[0].numpy().astype(np.float16)
+    return encode_first_frame(vae, np.zeros((1, height, width, 3), np.uint8))[0, :, 0].numpy().astype(np.float16)

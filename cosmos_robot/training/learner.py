@@ -74,6 +74,12 @@ class PolicyLearner:
         work = WorkingCopy(averaged["transformer"], getattr(torch, self.config.compute), KEEP_FLOAT32)
         return self._validation(work.module, averaged["heads"])
 
+    def adopt_heads(self, average: Mapping[str, torch.Tensor]) -> None:
+        """Begin with the grounding heads of another run's average."""
+        heads = {k.removeprefix("heads."): v for k, v in average.items() if k.startswith("heads.")}
+        for model in (self.model, self.average.module):
+            model["heads"].load_state_dict(heads)
+
     def state(self) -> dict:
         return {
             "model": self.model.state_dict(),

@@ -21,12 +21,12 @@ from PIL import Image
 from torch import Tensor
 
 from cosmos_robot.backbone.cosmos3.image_codec import decode_images, encode_images
+from cosmos_robot.backbone.cosmos3.latents import to_pixels
 from cosmos_robot.backbone.cosmos3.tiny import tiny_vae
 from cosmos_robot.errors import InputError
 from cosmos_robot.training.cache import CELL, EpisodeSource, FrameCache, StoredEpisodes, frame_cache
 from cosmos_robot.training.config import TokenizerTraining, plain
 from cosmos_robot.training.curves import draw_curves
-from cosmos_robot.training.latents import to_pixels
 from cosmos_robot.training.loop import Cycle, Pace, run
 from cosmos_robot.training.object_head import ObjectHead, object_losses, object_scores, object_targets
 from cosmos_robot.training.optimise import WorkingCopy, adamw

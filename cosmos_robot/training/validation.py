@@ -9,7 +9,9 @@ import torch
 from diffusers import Cosmos3OmniTransformer
 
 from cosmos_robot.actions.codec import Codec
-from cosmos_robot.backbone.cosmos3.runtime import encode_text
+from cosmos_robot.backbone.cosmos3.runtime import encode_text, join_rows
+from cosmos_robot.backbone.cosmos3.sampler import Given, sample
+from cosmos_robot.backbone.cosmos3.sampler import draw_noise as sampling_noise
 from cosmos_robot.errors import InputError
 from cosmos_robot.training.batches import BatchMaker
 from cosmos_robot.training.config import PolicyTraining
@@ -89,7 +91,15 @@ class Validation:
 
     def _sample(self, transformer, index) -> np.ndarray:
         """(B, T, D) sampled chunks in model units, with the contract's sampler."""
-        raise NotImplementedError
+        batch = self.batches.clean(index)
+        flow = batch.flow
+        plan, model = self.batches.plan, self.batches.contract.model
+        rows = join_rows(flow.state, torch.zeros_like(flow.actions))
+        width = flow.actions.shape[2]
+        given = Given(flow.text_index.tolist(), flow.latents, rows, model.domain_id, width)
+        noise = sampling_noise(plan, flow.latents.shape[1], width, [int(i) for i in index])
+        settings = model.sampler.model_copy(update={"guidance": 1.0})
+        return sample(transformer, plan, encode_text(transformer, batch.prompts), given, settings, noise).action.numpy()
 
 
 def _chunks(index: np.ndarray) -> list[np.ndarray]:
