@@ -35,6 +35,7 @@ GL_REMEDY = (
 )
 
 _SIM_CAMERAS = {"agentview": "agentview", "wrist": "robot0_eye_in_hand"}
+_GRIPPER_OPEN = np.array([1.0, -1.0])
 _HOLD = np.array([0.0, 0, 0, 0, 0, 0, -1])
 
 LIBERO_PANDA = RobotSpec(
@@ -106,6 +107,18 @@ def find_task(name: str) -> Task:
     return tasks[int(index)]
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """One moment of a simulation: MuJoCo's state, the gripper's accumulated command, the controller's goal."""
+
+    state: NDArray[np.float64]
+    gripper: NDArray[np.float64]
+    goal_position: NDArray[np.float64]
+    goal_orientation: NDArray[np.float64]
+    control_steps: int
+    running: bool
+
+
 class LiberoEnv(RobotEnv):
     """One LIBERO task.
 
@@ -163,14 +176,49 @@ class LiberoEnv(RobotEnv):
         """The simulator's own goal check, now."""
         return bool(self.sim_env.check_success())
 
-    def set_sim_state(self, qpos: NDArray[np.float64], qvel: NDArray[np.float64]) -> None:
-        """Write joint positions and velocities and make the controller hold where the arm now is."""
+    def place(self, qpos: NDArray[np.float64]) -> None:
+        """Write all joint positions, at rest, with the arm holding where it then is and the gripper opening."""
         self.sim.data.qpos[:] = qpos
-        self.sim.data.qvel[:] = qvel
+        self.sim.data.qvel[:] = 0
         self.sim.forward()
         self.arm.controller.update(force=True)
         self.arm.controller.reset_goal()
+        self.arm.gripper.current_action = _GRIPPER_OPEN.copy()
         self._moment += 1
+
+    def snapshot(self) -> Snapshot:
+        """Everything that ``restore`` needs to go on from here as if nothing had happened since."""
+        import mujoco
+
+        full = mujoco.mjtState.mjSTATE_INTEGRATION
+        state = np.zeros(mujoco.mj_stateSize(self._model, full))
+        mujoco.mj_getState(self._model, self.sim.data._data, state, full)
+        controller = self.arm.controller
+        return Snapshot(
+            state,
+            np.array(self.arm.gripper.current_action),
+            np.array(controller.goal_pos),
+            np.array(controller.goal_ori),
+            self.control_steps,
+            self._running,
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot of this environment (taken since its last ``reset``)."""
+        import mujoco
+
+        mujoco.mj_setState(self._model, self.sim.data._data, snapshot.state, mujoco.mjtState.mjSTATE_INTEGRATION)
+        self.sim.forward()
+        self.arm.controller.update(force=True)
+        self.arm.controller.goal_pos = np.array(snapshot.goal_position)
+        self.arm.controller.goal_ori = np.array(snapshot.goal_orientation)
+        self.arm.gripper.current_action = np.array(snapshot.gripper)
+        self.control_steps, self._running = snapshot.control_steps, snapshot.running
+        self._moment += 1
+
+    @property
+    def _model(self):
+        return self.sim.model._model
 
     def _reset(self, options: dict[str, Any]) -> None:
         init = init_state(self, options)
