@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 
 from cosmos_robot.errors import InputError
-from cosmos_robot.eval.entrants import Entrant
+from cosmos_robot.eval.entrants import Entrant, open_entrant
 from cosmos_robot.eval.progress import RunProgress
 from cosmos_robot.eval.protocol import EpisodeRules, Job, current_versions
 from cosmos_robot.eval.report import Tracer, write_report
@@ -46,6 +46,8 @@ class DemoConfig:
     """From which the seed of every decision is derived."""
     workers: int = 2
     """Simulator processes."""
+    device: str = "cpu"
+    """Where the policy computes."""
     threads: int = 1
     """Threads of the policy's computations on CPU."""
 
@@ -62,10 +64,8 @@ class DemoOutcome:
 
 def main_demo(config: Annotated[DemoConfig, tyro.conf.arg(name="")]) -> int:
     """Run the demo and print its score last. Exit status 1 if an episode could not be run."""
-    from cosmos_robot.eval.entrants import open_entrant
-
     console = Console()
-    entrant = open_entrant(config.ckpt, blind=config.blind, threads=config.threads)
+    entrant = open_entrant(config.ckpt, blind=config.blind, device=config.device, threads=config.threads)
     outcome = run_demo(entrant, config)
     for error in outcome.errors:
         line = f"not run: {error.suite}/{error.task} init {error.init}: {error.message}"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from cosmos_robot.contract import CONTRACT_FILE, Contract
+from cosmos_robot.errors import InputError
 from cosmos_robot.eval.protocol import EvalProtocol
-from cosmos_robot.eval.results import RunHeader
+from cosmos_robot.eval.results import RunHeader, hash_folder
+from cosmos_robot.policies import blind_control, load_policy
 
 if TYPE_CHECKING:
+    from cosmos_robot.backbone.cosmos3.folder import CheckpointFolder
     from cosmos_robot.policies.base import Policy
 
 Control = Literal["blind", "random", "zero"]
@@ -24,6 +29,11 @@ class Entrant:
     checkpoint_sha256: str | None
     control: Control | None
 
+    @property
+    def label(self) -> str:
+        """A short name for files."""
+        return self.checkpoint or self.policy_name
+
     def header(self, protocol: EvalProtocol) -> RunHeader:
         """The head of a result of this entrant under ``protocol``."""
         return RunHeader(
@@ -34,3 +44,44 @@ class Entrant:
             control=self.control,
             protocol=protocol,
         )
+
+
+def open_entrant(
+    ckpt: str,
+    *,
+    kind: Literal["checkpoint", "random", "zero"] = "checkpoint",
+    blind: bool = False,
+    device: str = "cpu",
+    threads: int = 1,
+) -> Entrant:
+    """Load checkpoint ``ckpt`` (or its blind control), or make a control policy that acts under its contract.
+
+    threads: of torch on a CPU, whose cores the simulators need too. Raises UnknownNameError with the nearest names,
+    CheckpointError or ContractError.
+    """
+    from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
+
+    if kind != "checkpoint":
+        if blind:
+            raise InputError(f"--blind asks for a checkpoint's control, --policy {kind} for another; drop one of them")
+        contract = Contract.load(find_checkpoint(ckpt).folder)
+        return Entrant(load_policy(kind, contract=contract), kind, None, None, kind)
+    policy = load_policy(ckpt, blind=blind, device=device)
+    _use_threads(threads)
+    model = policy.contract.model
+    found = find_checkpoint(blind_control(ckpt) if blind else ckpt)
+    return Entrant(policy, model.backbone, found.name, hash_checkpoint(found), None if model.sees else "blind")
+
+
+def hash_checkpoint(found: CheckpointFolder) -> str:
+    """SHA-256 over the contract and every part, wherever it lies: the same for a copy under another name."""
+    digest = hashlib.sha256((found.folder / CONTRACT_FILE).read_bytes())
+    for name, part in sorted(found.parts.items()):
+        digest.update(f"{name} {hash_folder(part)}\n".encode())
+    return digest.hexdigest()
+
+
+def _use_threads(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)

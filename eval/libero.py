@@ -71,6 +71,8 @@ class EvalConfig:
     """Compute decisions singly: outcomes then do not depend on which episodes wait together."""
     workers: int = 3
     """Simulator processes. One more than there are cores keeps them busy while the policy computes."""
+    device: str = "cpu"
+    """Where the policy computes."""
     threads: int = 1
     """Threads of the policy's computations on CPU."""
     fresh: bool = False
@@ -91,7 +93,9 @@ def main_eval(config: Annotated[EvalConfig, tyro.conf.arg(name="")]) -> int:
     suite = saved.suite if saved else config.suite
     tasks = suite_tasks(suite, saved.tasks if saved else config.tasks)
     budget = saved.max_steps if saved else step_budget(config)
-    entrant = open_entrant(config.ckpt, kind=config.policy, blind=config.blind, threads=config.threads)
+    entrant = open_entrant(
+        config.ckpt, kind=config.policy, blind=config.blind, device=config.device, threads=config.threads
+    )
     contract = entrant.policy.contract
     header = entrant.header(repeat(saved, contract) if saved else make_protocol(config, tasks, budget, contract))
     for difference in protocol_differences(saved or header.protocol, header.protocol):
