@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from json import dumps
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import cosmos_robot
@@ -30,7 +32,7 @@ COMMANDS = {
     "compare": Command("cosmos_robot.eval.compare:main_compare", "compare two results on the episodes they share"),
     "train": Command("cosmos_robot.recipes:train", "train a checkpoint from a recipe and a dataset"),
     "collect": Command("cosmos_robot.recipes:collect", "record scripted demonstrations as a LeRobot dataset"),
-    "bench": Command("cosmos_robot.cli:bench", "control steps per second, with and without pictures"),
+    "bench": Command("cosmos_robot.cli:bench", "what pictures cost: steps per second, episodes per minute"),
     "ckpt show": Command("cosmos_robot.cli:ckpt_show", "what a checkpoint holds, and its contract"),
     "ckpt check": Command("cosmos_robot.cli:ckpt_check", "load a checkpoint and check every file, key and shape"),
     "doctor": Command("cosmos_robot.cli:doctor", "what this machine has and lacks"),
@@ -122,23 +124,25 @@ def ckpt_show(checkpoint: str) -> None:
     """What a checkpoint holds, part by part, and its contract. Reads no weights and needs no torch.
 
     Args:
-        checkpoint: shipped name or folder.
+        checkpoint: shipped name, folder or hub id.
     """
     from rich.console import Console
     from rich.table import Table
 
-    from cosmos_robot.backbone.listing import describe, find_folder, list_parts
+    from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
+    from cosmos_robot.backbone.cosmos3.listing import describe, list_parts
     from cosmos_robot.contract import Contract
 
-    folder = find_folder(checkpoint)
+    found = find_checkpoint(checkpoint)
     table = Table("part", "class", "tensors", "parameters", "dtype", "MB", box=None)
-    for part in list_parts(folder):
+    for part in list_parts(found):
         counts = (f"{part.tensors:,}", f"{part.parameters:,}") if part.tensors else ("", "")
-        table.add_row(part.name, part.kind, *counts, ", ".join(part.dtypes), f"{part.size / 1e6:.2f}")
+        name = part.name if part.folder.parent == found.folder else f"{part.name} (of {part.folder.parent.name})"
+        table.add_row(name, part.kind, *counts, ", ".join(part.dtypes), f"{part.size / 1e6:.2f}")
     console = Console(highlight=False)
-    console.print(f"{checkpoint}: {folder}", soft_wrap=True)
+    console.print(f"{found.name}: {found.folder}", soft_wrap=True)
     console.print(table)
-    console.print("\n".join(describe(Contract.load(folder))), markup=False, soft_wrap=True)
+    console.print("\n".join(describe(Contract.load(found.folder))), markup=False, soft_wrap=True)
 
 
 def ckpt_check(checkpoint: str) -> None:
@@ -173,26 +177,37 @@ def doctor() -> int:
     return 0 if healthy(checks) else 1
 
 
-def bench(env: str = "libero_object/0", steps: int = 200) -> None:
-    """Control steps per second of an environment without pictures, with them now and then, and on every step.
+def bench(
+    env: str = "libero_object/0", steps: int = 200, episodes: int = 3, length: int = 110, json: Path | None = None
+) -> None:
+    """What pictures cost an environment: control steps per second without them, with them now and then, and on every
+    step; episodes per minute with pictures once per decision and on every step.
 
     Args:
         env: name of the environment.
         steps: control steps of each measurement.
+        episodes: episodes of each measurement.
+        length: control steps of an episode.
+        json: file to write the figures to.
     """
     from rich.console import Console
     from rich.table import Table
 
-    from cosmos_robot.bench.rendering import compare
+    from cosmos_robot.bench.rendering import report
     from cosmos_robot.envs import make
 
     with make(env) as world:
-        speeds = compare(world, steps)
-    table = Table("pictures", "steps/s", "pictures drawn", "seconds", title=f"{env}, {steps} control steps", box=None)
-    for speed in speeds:
-        when = {0: "none", 1: "all cameras, every step"}.get(speed.every, f"all cameras, every {speed.every} steps")
-        table.add_row(when, f"{speed.steps_per_second:.1f}", str(speed.pictures), f"{speed.seconds:.2f}")
+        figures = report(world, steps, episodes, length)
+    table = Table("pictures of all cameras", "control steps/s", "episodes/min", "pictures drawn", title=env, box=None)
+    for row in figures["control"]:
+        when = {0: "none", 1: "every step"}.get(row["every"], f"every {row['every']} steps")
+        table.add_row(when, f"{row['steps_per_second']:.1f}", "", str(row["pictures"]))
+    for row in figures["episodes"]:
+        when = "every step" if row["every"] == 1 else f"every {row['every']} steps"
+        table.add_row(f"{when}, with resets", "", f"{row['episodes_per_minute']:.1f}", str(row["pictures"]))
     Console().print(table)
+    if json:
+        json.write_text(dumps(figures, indent=2) + "\n")
 
 
 if __name__ == "__main__":
