@@ -107,6 +107,8 @@ def record(
     Raises Interrupted on Ctrl-C and WorkerError when workers cannot be kept alive; in both cases the same call resumes.
     Raises InputError if the staging folder belongs to another demonstrator or robot.
     """
+    if workers < 1:
+        raise InputError(f"workers: got {workers}, expected at least 1")
     _require_distinct(jobs)
     folder = staging_folder(out)
     with _owned(folder):

@@ -42,7 +42,7 @@ class EpisodeInfo:
             raise InputError(f"episode source: got {self.source!r}, expected one of {', '.join(SOURCES)}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Episode:
     """One demonstration of N decision moments.
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -61,6 +62,7 @@ def write_dataset(
     folder = Path(folder)
     require_absent(folder)
     fps = _frames_per_second(robot, stride)
+    about = {"stride": stride, "notes": _json(notes or {})}
     partial = _partial(folder)
     writer = _Writer(partial, robot, fps)
     shown = {"total": total, "console": Console(stderr=True), "disable": not progress, "transient": True}
@@ -68,7 +70,7 @@ def write_dataset(
         with _quiet():
             for episode in track(_ahead(episodes), "writing", **shown):
                 writer.add(episode)
-            writer.finish({"stride": stride, "notes": dict(notes or {})})
+            writer.finish(about)
     except BaseException:  # Ctrl-C included: half a dataset is of no use to anyone
         writer.abandon()
         raise
@@ -116,7 +118,7 @@ class EpisodeStore(Sequence[Episode]):
 
     def episode(self, index: int, cameras: Sequence[str] | None = None) -> Episode:
         """Episode ``index`` with the pictures of ``cameras`` (all by default; none costs no decoding)."""
-        index = range(len(self))[index]
+        index = range(len(self))[operator.index(index)]
         names = [camera.name for camera in self.robot.cameras] if cameras is None else list(cameras)
         for name in names:
             self.robot.camera(name)
@@ -206,10 +208,11 @@ class _Writer:
         (self._folder / SIDECAR).write_text(json.dumps(sidecar) + "\n")
 
     def abandon(self) -> None:
-        if self._lerobot is not None:
-            self._lerobot.cancel_pending_videos()
-            self._lerobot.finalize()  # else its destructor would write once more, after the folder is gone
-        shutil.rmtree(self._folder, ignore_errors=True)
+        try:
+            if self._lerobot is not None:
+                self._lerobot.finalize()  # else its destructor would write once more, after the folder is gone
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _create(folder: Path, robot: RobotSpec, fps: int, episode: Episode) -> Any:
@@ -288,7 +291,10 @@ def _read_sidecar(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder} was never finished; {_remedy(folder)}")
     if not path.is_file():
         raise CheckpointError(f"no {SIDECAR} in {folder}: it is not a dataset written by cosmos-robot, or half of one")
-    about = json.loads(path.read_text())
+    try:
+        about = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise CheckpointError(f"{path} is not readable: {error}") from error
     if about.get("version") != VERSION:
         raise CheckpointError(f"{path}: got version {about.get('version')!r}, expected {VERSION}")
     for name, size in about["files"].items():
@@ -318,6 +324,13 @@ def _frames_per_second(robot: RobotSpec, stride: int) -> int:
             f"stride {stride} at {robot.rate_hz:g} Hz gives {rate:g} rows per second; LeRobot needs a whole number"
         )
     return int(rate)
+
+
+def _json(notes: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return json.loads(json.dumps(dict(notes)))
+    except TypeError as error:
+        raise InputError(f"notes: {error}; they are kept as JSON") from error
 
 
 @contextmanager
