@@ -40,9 +40,10 @@ class BatchMaker:
         self.rows, self.config, self.contract = rows, config, contract
         self.prompts = tuple(tuple(ids) for ids in prompts)
         self._black = None if black is None else torch.from_numpy(black).float()
-        height, width = contract.model.canvas.height // CELL, contract.model.canvas.width // CELL
+        model = contract.model
+        height, width = model.canvas.height // CELL, model.canvas.width // CELL
         frames = 1 + config.future_frames
-        self.plan = wam_plan(frames, height, width, contract.model.chunk, contract.robot.rate_hz, contract.model.state_row)
+        self.plan = wam_plan(frames, height, width, model.chunk, contract.robot.rate_hz, model.state_row)
 
     def clean(self, index: NDArray[np.int64]) -> Batch:
         """The rows ``index`` as they are."""

@@ -84,10 +84,10 @@ class FrameCache:
     """One dataset, flat. States and actions are in robot units: the contract's statistics may come later.
 
     key: hash of dataset and canvas. canvases: (N, H, W, 3) uint8, a memory map. state (N, Ds), actions (N, T, Da)
-    float32, valid (N, T) bool. instruction (N,) indexes ``instructions``. episode (N,); validation (N,) bool, every
-    20th episode from the first on. dagger (N,) bool. phase, target, goal (N,) int16, -1 where not recorded. target_xyz, goal_xyz (N, 3),
-    NaN where not recorded. object_cells (N, P, S, 2): row and column in latent cells (the middle of cell i is i + 0.5).
-    object_seen (N, P, S) bool. object_class (N, S) int16, -1 for an empty slot.
+    float32, valid (N, T) bool. instruction (N,) indexes ``instructions``. episode (N,); validation (N,) bool: every
+    20th episode, from the first on. dagger (N,) bool. phase, target, goal (N,) int16, -1 where not recorded.
+    target_xyz, goal_xyz (N, 3), NaN where not recorded. object_cells (N, P, S, 2): row and column in latent cells (the
+    middle of cell i is i + 0.5). object_seen (N, P, S) bool. object_class (N, S) int16, -1 for an empty slot.
     """
 
     folder: Path
@@ -220,10 +220,5 @@ def placement_cells(canvas: CanvasSpec) -> NDArray[np.bool_]:
     down, right = np.mgrid[:height, :width] * CELL + CELL / 2
     boxes = [p.to for p in canvas.placements]
     return np.stack(
-        [
-            (down >= b.top) & (down < b.top + b.height) & (right >= b.left) & (right < b.left + b.width)
-            for b in boxes
-        ]
+        [(down >= b.top) & (down < b.top + b.height) & (right >= b.left) & (right < b.left + b.width) for b in boxes]
     )
-
-

@@ -36,7 +36,8 @@ def latent_cache(frames: FrameCache, vae: AutoencoderKLWan, progress: bool = Tru
         part = path.with_suffix(".part")
         out = np.lib.format.open_memmap(part, "w+", np.float16, shape)
         for start in track(range(0, len(frames), batch), "encoding canvases", disable=not progress):
-            out[start : start + batch] = encode_first_frame(vae, np.array(frames.canvases[start : start + batch]))[:, :, 0]
+            canvases = np.array(frames.canvases[start : start + batch])
+            out[start : start + batch] = encode_first_frame(vae, canvases)[:, :, 0].numpy()
         out.flush()
         part.rename(path)
     return np.load(path, mmap_mode="r")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from diffusers import Cosmos3OmniTransformer
+from numpy.typing import NDArray
 
 from cosmos_robot.backbone.cosmos3.runtime import encode_text
 from cosmos_robot.contract import Contract
@@ -47,9 +48,7 @@ class PolicyLearner:
     def train_step(self, cycle: int, step: int, rate: float) -> Mapping[str, float]:
         stage, seed = self.config.stages[cycle], self.config.seed
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-        chances = self._chances[cycle]
-        drawn = np.searchsorted(chances, torch.rand(self.config.batch, generator=generator).numpy() * chances[-1], "right")
-        batch = self.batches.augmented(np.minimum(drawn, len(chances) - 1), generator)
+        batch = self.batches.augmented(self._draw(cycle, generator), generator)
         noise = draw_noise(batch.flow, self.batches.plan, self.batches.contract.model.sampler.shift, generator)
         self._work.refresh()
         text = encode_text(self._work.module, batch.prompts)
@@ -69,14 +68,19 @@ class PolicyLearner:
         self.average.update()
         return {name: float(loss.detach()) for name, loss in losses.items()} | {"norm": norm}
 
+    def _draw(self, cycle: int, generator: torch.Generator) -> NDArray[np.int64]:
+        """A batch of row numbers, each drawn with its probability in this cycle."""
+        up_to = self._chances[cycle]
+        at = torch.rand(self.config.batch, generator=generator, dtype=torch.float64).numpy() * up_to[-1]
+        return np.minimum(np.searchsorted(up_to, at, side="right"), len(up_to) - 1)
+
     def validate(self) -> Mapping[str, float]:
         averaged = self.average.module
         work = WorkingCopy(averaged["transformer"], getattr(torch, self.config.compute), KEEP_FLOAT32)
         return self._validation(work.module, averaged["heads"])
 
-    def adopt_heads(self, average: Mapping[str, torch.Tensor]) -> None:
-        """Begin with the grounding heads of another run's average."""
-        heads = {k.removeprefix("heads."): v for k, v in average.items() if k.startswith("heads.")}
+    def adopt_heads(self, heads: Mapping[str, torch.Tensor]) -> None:
+        """Begin with the grounding heads of another run."""
         for model in (self.model, self.average.module):
             model["heads"].load_state_dict(heads)
 

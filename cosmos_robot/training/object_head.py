@@ -56,8 +56,8 @@ class ObjectHead(nn.Module):
         self.read.bias.data[:classes] = -4.0  # almost every cell is empty
 
     def forward(self, latents: Tensor, noise: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
-        """latents (B, C, h, w) raw; ``noise`` is added after normalisation. Returns class logits (B, K, h, w) and places
-        (B, K, 2, h, w)."""
+        """latents (B, C, h, w) raw; ``noise`` is added after normalisation. Returns class logits (B, K, h, w) and
+        places (B, K, 2, h, w)."""
         out = self.read(self.norm(latents.float()) + noise)
         return out[:, : self.classes], out[:, self.classes :].unflatten(1, (self.classes, 2)) + 0.5
 

@@ -153,7 +153,7 @@ def _offsets(robot: RobotSpec, hand_field: str, state, target, goal) -> NDArray[
     for field in robot.state:
         if field.name == hand_field:
             if field.width != 3 or field.unit != "m":
-                raise InputError(f"state field {hand_field!r}: expected 3 numbers in m, got {field.width} in {field.unit}")
+                raise InputError(f"state {hand_field!r}: expected 3 numbers in m, got {field.width} in {field.unit}")
             return points - state[:, None, start : start + 3]
         start += field.width
     raise InputError(f"{robot.name} has no state field {hand_field!r} to measure offsets from; it has "

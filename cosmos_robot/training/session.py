@@ -118,7 +118,9 @@ def stop_on_interrupt() -> Iterator[threading.Event]:
 
 
 def interrupted(folder: Path, step: int) -> Interrupted:
-    return Interrupted(f"training stopped at step {step}; everything is saved in {folder}, run the same command again to go on")
+    return Interrupted(
+        f"training stopped at step {step}; everything is saved in {folder}, run the same command again to go on"
+    )
 
 
 @contextmanager

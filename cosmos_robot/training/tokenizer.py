@@ -57,10 +57,9 @@ def train_tokenizer(config: TokenizerTraining, sources: Sequence[EpisodeSource] 
     budget = Budget(config.minutes, config.steps)
     run(learner, folder, [Cycle("tokenizer", budget, config.lr, config.warmup, 0.02)],
         Pace(config.save_seconds, 60.0, None, config.progress))  # fmt: skip
-    set_latent_statistics(vae, pictures.canvases(pictures.training[:: max(1, len(pictures.training) // STATISTICS_PICTURES)]))
+    set_latent_statistics(vae, pictures.canvases(_spread(pictures.training, STATISTICS_PICTURES)))
     vae.save_pretrained(folder.path / VAE_FOLDER)
-    save_reconstructions(vae, pictures.canvases(pictures.validation[:: max(1, len(pictures.validation) // 6)][:6]),
-                         folder.path / PICTURE)  # fmt: skip
+    save_reconstructions(vae, pictures.canvases(_spread(pictures.validation, 6)), folder.path / PICTURE)
     draw_curves(folder)
     return folder.path
 
@@ -71,9 +70,8 @@ class Pictures:
     def __init__(self, caches: Sequence[FrameCache]):
         self._caches = tuple(caches)
         self._starts = np.cumsum([0] + [len(c) for c in caches])
-        self.cells, self.seen, self.classes = (
-            np.concatenate([getattr(c, name) for c in caches]) for name in ("object_cells", "object_seen", "object_class")
-        )
+        columns = ("object_cells", "object_seen", "object_class")
+        self.cells, self.seen, self.classes = (np.concatenate([getattr(c, name) for c in caches]) for name in columns)
         held_out = np.concatenate([c.validation for c in caches])
         self.training, self.validation = np.flatnonzero(~held_out), np.flatnonzero(held_out)
         if not len(self.training):
@@ -138,11 +136,8 @@ class TokenizerLearner:
     @torch.inference_mode()
     def validate(self) -> Mapping[str, float]:
         """psnr: dB. found: share of objects whose class is strongest around them. place_px: median error of their
-        place, pixels. Empty without held-out pictures."""
-        held_out = self.pictures.validation
-        index = held_out[:: max(1, len(held_out) // VALIDATION_PICTURES)][:VALIDATION_PICTURES]
-        if not len(index):
-            return {}
+        place, pixels."""
+        index = _spread(self.pictures.validation, VALIDATION_PICTURES)
         self.head.eval()
         square, found, errors = [], [], []
         for part in np.array_split(index, -(-len(index) // 32)):
@@ -201,7 +196,7 @@ def change_light(pixels: Tensor, strength: float, generator: torch.Generator) ->
 
 @torch.inference_mode()
 def set_latent_statistics(vae: AutoencoderKLWan, canvases: NDArray[np.uint8]) -> None:
-    """Write mean and standard deviation per channel of the raw latents of ``canvases`` into the autoencoder's config."""
+    """Write mean and standard deviation per channel of the raw latents of ``canvases`` into the VAE's config."""
     parts = [encode_images(vae, to_pixels(canvases[i : i + 32])) for i in range(0, len(canvases), 32)]
     latents = torch.cat(parts).transpose(0, 1).flatten(1).double()
     vae.register_to_config(latents_mean=latents.mean(1).tolist(), latents_std=latents.std(1).clamp_min(1e-4).tolist())
@@ -210,8 +205,11 @@ def set_latent_statistics(vae: AutoencoderKLWan, canvases: NDArray[np.uint8]) ->
 @torch.inference_mode()
 def save_reconstructions(vae: AutoencoderKLWan, canvases: NDArray[np.uint8], path: Path) -> None:
     """A PNG with each canvas on the left and its reconstruction on the right."""
-    if not len(canvases):
-        return
     output = decode_images(vae, encode_images(vae, to_pixels(canvases))).clamp(-1, 1)
     drawn = ((output + 1) * 127.5).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
-    Image.fromarray(np.concatenate([np.concatenate([a, b], 1) for a, b in zip(canvases, drawn, strict=True)])).save(path)
+    Image.fromarray(np.concatenate([*np.concatenate([canvases, drawn], axis=2)])).save(path)
+
+
+def _spread(index: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """At most ``count`` of ``index``, evenly spaced."""
+    return index[np.unique(np.linspace(0, len(index) - 1, count).round().astype(int))]

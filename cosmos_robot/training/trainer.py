@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from diffusers import AutoencoderKLWan, Cosmos3OmniTransformer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from cosmos_robot.backbone.cosmos3.load import save_checkpoint
+from cosmos_robot.backbone.cosmos3.load import load_checkpoint, save_checkpoint
 from cosmos_robot.backbone.cosmos3.text import build_word_tokenizer, prompt_tokens
 from cosmos_robot.backbone.cosmos3.tiny import tiny_transformer
 from cosmos_robot.contract import CONTRACT_FILE, Contract
@@ -17,7 +18,7 @@ from cosmos_robot.errors import CheckpointError
 from cosmos_robot.prompts import render_prompt
 from cosmos_robot.training.batches import BatchMaker
 from cosmos_robot.training.cache import EpisodeSource, FrameCache, StoredEpisodes, frame_cache
-from cosmos_robot.training.config import PolicyTraining, plain
+from cosmos_robot.training.config import PolicyTraining, Stage, plain
 from cosmos_robot.training.curves import draw_curves
 from cosmos_robot.training.latents import black_latents, latent_cache
 from cosmos_robot.training.learner import PolicyLearner
@@ -45,77 +46,93 @@ def train_policy(config: PolicyTraining, sources: Sequence[EpisodeSource] | None
         sources = [StoredEpisodes(path, config.contract) for path in config.datasets]
     folder = RunFolder(config.out, plain(config), _MAY_DIFFER)
     caches = [frame_cache(source, config.contract, config.cache, config.progress) for source in sources]
-    contract = _contract(config, caches)
-    tokenizer = _tokenizer(config, caches)
+    origin = _origin(config, caches)
     vae = AutoencoderKLWan.from_pretrained(config.tokenizer / VAE_FOLDER)
-    latents = [latent_cache(cache, vae, config.progress) for cache in caches]
-    rows = join_caches(contract, caches, latents, config.hand_field)
-    spec = contract.model.prompt
-    texts = [render_prompt(spec, text) for text in rows.instructions] + [""]
-    prompts = [prompt_tokens(tokenizer, text, spec.system_prompt) for text in texts]
-    canvas = contract.model.canvas
-    black = black_latents(vae, canvas.height, canvas.width) if config.blind else None
-    batches = BatchMaker(rows, prompts, config, contract, black)
-    learner = PolicyLearner(_transformer(config, len(tokenizer)), batches, config)
-    if config.start is not None and (config.start / STATE_FILE).exists():
-        learner.adopt_heads(_saved_average(config.start))
+    learner = PolicyLearner(origin.transformer, _batches(config, caches, origin, vae), config)
+    if origin.heads is not None:
+        learner.adopt_heads(origin.heads)
     run(learner, folder, [_cycle(stage) for stage in config.stages],
         Pace(config.save_seconds, config.validate_seconds, config.validate_steps, config.progress))  # fmt: skip
     draw_curves(folder)
     return save_checkpoint(
-        folder.path / EXPORT, transformer=learner.average.module["transformer"], vae=vae, tokenizer=tokenizer,
-        contract=contract, overwrite=True,
+        folder.path / EXPORT, transformer=learner.average.module["transformer"], vae=vae, tokenizer=origin.tokenizer,
+        contract=origin.contract, overwrite=True,
     )  # fmt: skip
 
 
-def _cycle(stage) -> Cycle:
+def _batches(config: PolicyTraining, caches: Sequence[FrameCache], origin: Origin, vae: AutoencoderKLWan) -> BatchMaker:
+    contract = origin.contract
+    latents = [latent_cache(cache, vae, config.progress) for cache in caches]
+    rows = join_caches(contract, caches, latents, config.hand_field)
+    spec, canvas = contract.model.prompt, contract.model.canvas
+    texts = [render_prompt(spec, text) for text in rows.instructions] + [""]
+    prompts = [prompt_tokens(origin.tokenizer, text, spec.system_prompt) for text in texts]
+    black = black_latents(vae, canvas.height, canvas.width) if config.blind else None
+    return BatchMaker(rows, prompts, config, contract, black)
+
+
+def _cycle(stage: Stage) -> Cycle:
     return Cycle(stage.name, Budget(stage.minutes, stage.steps), stage.lr, stage.warmup, stage.final_lr)
 
 
-def _contract(config: PolicyTraining, caches: Sequence[FrameCache]) -> Contract:
-    """The contract with its statistics: the run's own if it has one, else those of ``start``, else of the data."""
-    if (config.out / CONTRACT_FILE).exists():
-        return Contract.load(config.out)
-    model = config.contract.model.model_copy(update={"sees": not config.blind})
-    if config.start is not None:
-        begun = Contract.load(config.start).model
-        kept = {name: getattr(begun, name) for name in ("state_normalization", "action_normalization")}
-        model = model.model_copy(update=kept)
-    contract = fit_contract(
+@dataclass(frozen=True)
+class Origin:
+    """What a run begins with. Without weights it begins from scratch; heads only where another run left them."""
+
+    contract: Contract
+    tokenizer: PreTrainedTokenizerBase
+    transformer: Cosmos3OmniTransformer
+    heads: dict[str, torch.Tensor] | None
+
+
+def _origin(config: PolicyTraining, caches: Sequence[FrameCache]) -> Origin:
+    """Contract and tokenizer are the run's own if it has been here before, else those of ``start``, else made from the
+    data; the weights are those of ``start`` (a run's average, or a checkpoint's), else fresh."""
+    kept = _kept(config.out)
+    start = None if config.start is None else _load_start(config.start)
+    if kept is None:
+        contract = _new_contract(config, caches, None if start is None else start.contract)
+        recorded = {text for cache in caches for text in cache.instructions}
+        tokenizer = start.tokenizer if start else build_word_tokenizer(sorted({*config.sentences, *recorded}))
+        tokenizer.save_pretrained(config.out / TEXT_TOKENIZER)
+        contract.save(config.out)
+        kept = contract, tokenizer
+    if start is not None:
+        return Origin(*kept, start.transformer, start.heads)
+    return Origin(*kept, tiny_transformer(len(kept[1]), config.seed), None)
+
+
+def _kept(folder: Path) -> tuple[Contract, PreTrainedTokenizerBase] | None:
+    """Contract and tokenizer that a run keeps in its folder from its first minute on; the contract is written last."""
+    if not (folder / CONTRACT_FILE).exists():
+        return None
+    tokenizer = AutoTokenizer.from_pretrained(folder / TEXT_TOKENIZER, local_files_only=True)
+    return Contract.load(folder), tokenizer
+
+
+def _load_start(folder: Path) -> Origin:
+    if not (folder / STATE_FILE).exists():
+        checkpoint = load_checkpoint(folder, dtype=torch.float32)
+        return Origin(checkpoint.contract, checkpoint.tokenizer, checkpoint.transformer, None)
+    kept = _kept(folder)
+    if kept is None:
+        raise CheckpointError(f"{folder} holds a {STATE_FILE} but no {CONTRACT_FILE}; it is not a policy training run")
+    average = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)["learner"]["average"]
+    parts = {
+        part: {k.removeprefix(f"{part}."): v for k, v in average.items() if k.startswith(f"{part}.")}
+        for part in ("transformer", "heads")
+    }
+    transformer = tiny_transformer(len(kept[1]), 0)
+    transformer.load_state_dict(parts["transformer"])
+    return Origin(*kept, transformer, parts["heads"])
+
+
+def _new_contract(config: PolicyTraining, caches: Sequence[FrameCache], begun: Contract | None) -> Contract:
+    changes: dict[str, object] = {"sees": not config.blind}
+    if begun is not None:
+        changes |= {name: getattr(begun.model, name) for name in ("state_normalization", "action_normalization")}
+    model = config.contract.model.model_copy(update=changes)
+    return fit_contract(
         Contract(robot=config.contract.robot, model=model), caches, config.normalization, config.state_scale_floor,
         config.action_scale_floor,
     )  # fmt: skip
-    contract.save(config.out)
-    return contract
-
-
-def _tokenizer(config: PolicyTraining, caches: Sequence[FrameCache]) -> PreTrainedTokenizerBase:
-    """The run's own tokenizer if it has one, else that of ``start``, else one built from every known sentence."""
-    own = config.out / TEXT_TOKENIZER
-    if own.is_dir():
-        return AutoTokenizer.from_pretrained(own)
-    if config.start is not None:
-        tokenizer = AutoTokenizer.from_pretrained(config.start / TEXT_TOKENIZER)
-    else:
-        recorded = (text for cache in caches for text in cache.instructions)
-        tokenizer = build_word_tokenizer(sorted({*config.sentences, *recorded}))
-    tokenizer.save_pretrained(own)
-    return tokenizer
-
-
-def _transformer(config: PolicyTraining, vocabulary: int) -> Cosmos3OmniTransformer:
-    transformer = tiny_transformer(vocabulary, config.seed)
-    if config.start is None:
-        return transformer
-    if (config.start / STATE_FILE).exists():
-        average = _saved_average(config.start)
-        prefix = "transformer."
-        transformer.load_state_dict({k.removeprefix(prefix): v for k, v in average.items() if k.startswith(prefix)})
-        return transformer
-    if (config.start / "transformer").is_dir():
-        return Cosmos3OmniTransformer.from_pretrained(config.start / "transformer", torch_dtype=torch.float32)
-    raise CheckpointError(f"{config.start} is neither a training run (no {STATE_FILE}) nor a checkpoint (no transformer/)")
-
-
-def _saved_average(folder: Path) -> dict[str, torch.Tensor]:
-    return torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)["learner"]["average"]
