@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,8 @@ from safetensors.numpy import save_file
 
 from cosmos_robot import cli
 from cosmos_robot.actions.normalization import statistics
-from cosmos_robot.backbone.listing import describe, list_parts
+from cosmos_robot.backbone.cosmos3.folder import SHARED_KEY, find_checkpoint
+from cosmos_robot.backbone.cosmos3.listing import describe, list_parts
 from cosmos_robot.contract import (
     Box,
     CameraSpec,
@@ -29,16 +31,7 @@ from cosmos_robot.contract import (
 )
 from cosmos_robot.errors import CheckpointError
 
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    part = tmp_path / "transformer"
-    part.mkdir()
-    (part / "config.json").write_text(json.dumps({"_class_name": "Cosmos3OmniTransformer"}))
-    save_file({"a": np.zeros((3, 4), np.float32), "b": np.zeros(5, np.float16)}, part / "model.safetensors")
-    (tmp_path / "scheduler").mkdir()
-    (tmp_path / "scheduler" / "scheduler_config.json").write_text(json.dumps({"_class_name": "UniPC"}))
-    return tmp_path
+WEIGHTS = "diffusion_pytorch_model.safetensors"
 
 
 @pytest.fixture
@@ -71,30 +64,59 @@ def contract() -> Contract:
     return Contract(robot=robot, model=model)
 
 
+@pytest.fixture
+def folder(tmp_path: Path, contract: Contract) -> Path:
+    """A complete checkpoint with next to nothing in it."""
+    made = tmp_path / "plotter"
+    weights = {"a": np.zeros((3, 4), np.float32), "b": np.zeros(5, np.float16)}
+    for part, config, content in (
+        ("transformer", "config.json", {"_class_name": "Cosmos3OmniTransformer"}),
+        ("vae", "config.json", {"_class_name": "AutoencoderKLWan"}),
+        ("text_tokenizer", "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"}),
+        ("scheduler", "scheduler_config.json", {"_class_name": "UniPCMultistepScheduler"}),
+    ):
+        (made / part).mkdir(parents=True)
+        (made / part / config).write_text(json.dumps(content))
+        if part in ("transformer", "vae"):
+            save_file(weights, made / part / WEIGHTS)
+            weights = {"c": np.zeros(2, np.float32)}
+    (made / "model_index.json").write_text("{}")
+    contract.save(made)
+    return made
+
+
+@pytest.fixture
+def blind(folder: Path, contract: Contract) -> Path:
+    """A neighbour that takes everything but its transformer from ``folder``."""
+    made = folder.with_name("plotter-blind")
+    shutil.copytree(folder / "transformer", made / "transformer")
+    (made / "model_index.json").write_text(json.dumps({SHARED_KEY: f"../{folder.name}"}))
+    contract.save(made)
+    return made
+
+
 def test_parts_are_counted_from_the_headers(folder: Path) -> None:
-    scheduler, transformer = list_parts(folder)
-    assert (scheduler.name, scheduler.kind, scheduler.tensors) == ("scheduler", "UniPC", 0)
+    parts = {part.name: part for part in list_parts(find_checkpoint(folder))}
+    transformer, scheduler = parts["transformer"], parts["scheduler"]
+    assert parts.keys() == {"transformer", "vae", "text_tokenizer", "scheduler"}
     assert (transformer.kind, transformer.tensors, transformer.parameters) == ("Cosmos3OmniTransformer", 2, 17)
     assert transformer.dtypes == ("F16", "F32")
     assert transformer.size == sum(path.stat().st_size for path in (folder / "transformer").iterdir())
+    assert (scheduler.kind, scheduler.tensors) == ("UniPCMultistepScheduler", 0)
+    assert parts["text_tokenizer"].kind == "PreTrainedTokenizerFast"
 
 
 def test_a_cut_weights_file_is_named(folder: Path) -> None:
-    path = folder / "transformer" / "model.safetensors"
+    path = folder / "vae" / WEIGHTS
     path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(CheckpointError, match=r"model\.safetensors is not a whole safetensors file"):
-        list_parts(folder)
+    with pytest.raises(CheckpointError, match=r"vae.*safetensors is not a whole safetensors file"):
+        list_parts(find_checkpoint(folder))
 
 
 def test_a_broken_configuration_is_named(folder: Path) -> None:
     (folder / "transformer" / "config.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"config\.json is not JSON"):
-        list_parts(folder)
-
-
-def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="not a folder"):
-        list_parts(tmp_path / "absent")
+        list_parts(find_checkpoint(folder))
 
 
 def test_a_contract_is_told_fact_by_fact(contract: Contract) -> None:
@@ -113,18 +135,22 @@ def test_a_contract_is_told_fact_by_fact(contract: Contract) -> None:
     assert "q01" not in text
 
 
-def test_a_folder_is_shown_with_its_contract(
-    folder: Path, contract: Contract, capsys: pytest.CaptureFixture[str]
-) -> None:
-    contract.save(folder)
+def test_a_folder_is_shown_with_its_contract(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["ckpt", "show", str(folder)]) == 0
     printed = capsys.readouterr().out
     assert "Cosmos3OmniTransformer" in printed and "17" in printed and "pen plotter" in printed
 
 
+def test_borrowed_parts_are_shown_with_their_owner(blind: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ckpt", "show", str(blind)]) == 0
+    printed = capsys.readouterr().out
+    assert "vae (of plotter)" in printed and "transformer (of" not in printed
+
+
 def test_a_folder_without_its_contract_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "contract.json").unlink()
     assert cli.main(["ckpt", "show", str(folder)]) == cli.REFUSED
-    assert "no contract.json" in capsys.readouterr().err
+    assert "missing: plotter/contract.json" in capsys.readouterr().err
 
 
 def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,5 +159,5 @@ def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_listing_needs_no_torch() -> None:
-    code = "import sys, cosmos_robot.backbone.listing; sys.exit('torch' in sys.modules)"
+    code = "import sys, cosmos_robot.backbone.cosmos3.listing; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
