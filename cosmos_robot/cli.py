@@ -20,21 +20,28 @@ REFUSED, INTERRUPTED = 2, 130
 
 
 class Command(NamedTuple):
-    """``path``: ``module:function``, whose parameters are the flags. ``summary``: one line for the overview."""
+    """One command.
+
+    path: ``module:function``, whose parameters are the flags. summary: one line for the overview.
+    positional: parameters without a default are given by place instead of by flag.
+    """
 
     path: str
     summary: str
+    positional: bool = False
 
 
 COMMANDS = {
     "demo": Command("cosmos_robot.eval.demo:main_demo", "run a few LIBERO episodes and write an HTML report"),
     "eval": Command("cosmos_robot.eval.libero:main_eval", "score a policy on a LIBERO suite, with intervals"),
-    "compare": Command("cosmos_robot.eval.compare:main_compare", "compare two results on the episodes they share"),
-    "train": Command("cosmos_robot.recipes:train", "train a checkpoint from a recipe and a dataset"),
+    "compare": Command(
+        "cosmos_robot.eval.compare:main_compare", "compare two results on the episodes they share", True
+    ),
     "collect": Command("cosmos_robot.recipes:collect", "record scripted demonstrations as a LeRobot dataset"),
-    "bench": Command("cosmos_robot.cli:bench", "what pictures cost: steps per second, episodes per minute"),
-    "ckpt show": Command("cosmos_robot.cli:ckpt_show", "what a checkpoint holds, and its contract"),
-    "ckpt check": Command("cosmos_robot.cli:ckpt_check", "load a checkpoint and check every file, key and shape"),
+    "train": Command("cosmos_robot.recipes:train", "make a checkpoint by its recipe, from demonstrations to export"),
+    "bench": Command("cosmos_robot.cli:bench", "control steps per second, with and without pictures"),
+    "ckpt show": Command("cosmos_robot.cli:ckpt_show", "what a checkpoint holds, and its contract", True),
+    "ckpt check": Command("cosmos_robot.cli:ckpt_check", "load a checkpoint and check every file, key and shape", True),
     "doctor": Command("cosmos_robot.cli:doctor", "what this machine has and lacks"),
 }
 
@@ -103,11 +110,11 @@ def _groups() -> set[str]:
 def _run(name: str, arguments: list[str]) -> int:
     import tyro
 
-    registry = Registry("command")
-    registry.add(name, COMMANDS[name].path)
+    command, registry = COMMANDS[name], Registry("command")
+    registry.add(name, command.path)
+    conventions = (tyro.conf.OmitArgPrefixes, *([tyro.conf.PositionalRequiredArgs] if command.positional else []))
     try:
         function: Any = registry.get(name)
-        conventions = (tyro.conf.OmitArgPrefixes, tyro.conf.PositionalRequiredArgs)
         status = tyro.cli(function, prog=f"cosmos-robot {name}", args=arguments, config=conventions)
     except ModuleNotFoundError as error:
         module = (error.name or "").split(".")[0]

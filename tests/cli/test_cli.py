@@ -66,6 +66,19 @@ def test_flags_are_parameters_and_the_result_is_the_status(command) -> None:
     assert seen == [(5, "x")]
 
 
+def test_what_has_no_default_is_given_by_flag_or_by_place(command, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def tried(first: str, second: str) -> None:
+        seen.append((first, second))
+
+    command(tried)
+    assert cli.main(["try", "--first", "a", "--second", "b"]) == 0
+    monkeypatch.setitem(cli.COMMANDS, "try", cli.COMMANDS["try"]._replace(positional=True))
+    assert cli.main(["try", "c", "d"]) == 0
+    assert seen == [("a", "b"), ("c", "d")]
+
+
 def test_anything_but_a_number_is_success(command) -> None:
     command(lambda: "a report")
     assert cli.main(["try"]) == 0

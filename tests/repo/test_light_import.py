@@ -40,7 +40,7 @@ sys.meta_path.insert(0, Absent())
 
 def run_without_heavy(code: str) -> subprocess.CompletedProcess[str]:
     program = WITHOUT_HEAVY.format(heavy=HEAVY, code=code)
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize("module", LIGHT)
