@@ -1,0 +1,54 @@
+"""Whole jobs made of the package's parts: record demonstrations, train a checkpoint from nothing.
+
+The top layer, beside the command line: the only place under ``cosmos_robot`` that knows simulators and policies.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cosmos_robot.errors import InputError
+from cosmos_robot.registry import Registry
+
+RECIPES = Registry("recipe")
+RECIPES.add("tiny-libero", "cosmos_robot.recipes.tiny_libero:reproduce")
+
+
+def train(recipe: str, out: Path, until: str | None = None, workers: int = 2, scale: float = 1.0) -> None:
+    """Make a checkpoint by its recipe: demonstrations, autoencoder, policy, corrections, blind control, export.
+
+    Run again after a stop, it goes on where it was; finished parts are not repeated.
+
+    Args:
+        recipe: name of the recipe, for instance tiny-libero.
+        out: folder for everything: datasets, runs, and the checkpoint in a folder of the recipe's name.
+        until: stop after this part (demos, tokenizer, first, corrections, second, blind).
+        workers: processes that record.
+        scale: share of the recipe's demonstrations and training steps; below 1 it is a trial.
+    """
+    RECIPES.get(recipe)(Path(out), until=until, workers=workers, scale=scale)
+
+
+def collect(
+    out: Path,
+    envs: tuple[str, ...],
+    episodes: int = 20,
+    first_seed: int = 1000,
+    workers: int = 2,
+    checkpoint: Path | None = None,
+) -> None:
+    """Record scripted demonstrations in LIBERO, in layouts of their own, as a LeRobot v3 dataset with a picture sheet.
+
+    Args:
+        out: dataset folder to write; the picture sheet lies beside it.
+        envs: environments, for instance libero_object/0 libero_object/1.
+        episodes: attempts per environment; those that fail are counted and left out.
+        first_seed: layouts are drawn from this seed and the ones that follow.
+        workers: processes that record.
+        checkpoint: let this policy drive and only label where it gets to (DAgger).
+    """
+    from cosmos_robot.recipes.tiny_libero import record_demos
+
+    if not envs:
+        raise InputError("collect: name at least one environment, for instance libero_object/0")
+    record_demos(out, {name: episodes for name in envs}, first_seed, workers, checkpoint)
