@@ -38,9 +38,7 @@ class LazyImages(Mapping[str, Image]):
     that a late reading is refused instead of showing another moment.
     """
 
-    def __init__(
-        self, names: tuple[str, ...], draw: Callable[[str], Image], fresh: Callable[[], bool] = lambda: True
-    ):
+    def __init__(self, names: tuple[str, ...], draw: Callable[[str], Image], fresh: Callable[[], bool] = lambda: True):
         self._names, self._draw, self._fresh = names, draw, fresh
         self._drawn: dict[str, Image] = {}
 
