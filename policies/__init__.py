@@ -42,11 +42,11 @@ def load_policy(
         if contract is None or blind:
             raise InputError(f"policy {name!r} needs a contract and has no blind control; got {contract=}, {blind=}")
         return FAKES.get(str(name))(contract)
-    if contract is not None:
-        raise InputError(f"policy {name!r} is a checkpoint and brings its own contract; pass none")
     known = [*FAKES, *shipped()]
     if isinstance(name, str) and "/" not in name and name not in known and not Path(name).is_dir():
         raise UnknownNameError("policy", name, known)
+    if contract is not None:
+        raise InputError(f"policy {name!r} is a checkpoint and brings its own contract; pass none")
     ref = blind_control(name) if blind else name
     found = find_checkpoint(ref)
     made_for = Contract.load(found.folder).model

@@ -13,7 +13,7 @@ from cosmos_robot.policies.fakes import ZeroPolicy
 from cosmos_robot.types import ActionChunk
 
 
-@pytest.mark.parametrize("name", FAKES)
+@pytest.mark.parametrize("name", list(FAKES))
 def test_fakes(name: str, contract: Contract) -> None:
     conformance.run(lambda: load_policy(name, contract=contract))
 
