@@ -91,7 +91,9 @@ def suites() -> dict[str, tuple[Task, ...]]:
             Task(suite, i, name, scenes / suite / f"{name}.bddl", inits / suite / f"{name}.pruned_init")
             for i, name in enumerate(task_map.get(suite, ()))
         )
-        if tasks and all(t.scene.is_file() and t.init_file.with_name(t.init_file.name + ".npz").is_file() for t in tasks):
+        if tasks and all(
+            t.scene.is_file() and t.init_file.with_name(t.init_file.name + ".npz").is_file() for t in tasks
+        ):
             found[suite] = tasks
     return found
 

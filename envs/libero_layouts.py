@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 from cosmos_robot.envs.libero_scene import LiberoScene
 from cosmos_robot.errors import InputError
 
-FLOOR_PLACES = np.array(
-    [(-0.12, -0.24), (0.05, -0.10), (-0.15, 0.06), (0.10, -0.20), (0.15, 0.03), (-0.20, -0.08)]
-)
+FLOOR_PLACES = np.array([(-0.12, -0.24), (0.05, -0.10), (-0.15, 0.06), (0.10, -0.20), (0.15, 0.03), (-0.20, -0.08)])
 """The six regions of every libero_object scene file, world metres."""
 
 _SCATTER_LOW, _SCATTER_HIGH = np.array([-0.23, -0.28]), np.array([0.18, 0.09])
@@ -89,7 +87,9 @@ def _stacks(scene: LiberoScene, boxes: _Boxes) -> list[tuple[list[int], bool]]:
             continue
         raised = boxes.low[i, 2] > table + 0.012
         below = [
-            j for j in range(len(scene.objects)) if j != i and raised and boxes.gap(i, j, still) < 0 and boxes.low[j, 2] < boxes.low[i, 2]
+            j
+            for j in range(len(scene.objects))
+            if j != i and raised and boxes.gap(i, j, still) < 0 and boxes.low[j, 2] < boxes.low[i, 2]
         ]
         movable = [j for j in below if scene.objects[j].qpos_address is not None]
         base[i] = movable[0] if movable else (-1 if below else None)

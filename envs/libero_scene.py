@@ -101,7 +101,10 @@ class LiberoScene:
 
     def _object(self, name: str, body: int) -> SceneObject:
         address = None
-        if self.model.body_jntnum[body] and self.model.jnt_type[self.model.body_jntadr[body]] == mujoco.mjtJoint.mjJNT_FREE:
+        if (
+            self.model.body_jntnum[body]
+            and self.model.jnt_type[self.model.body_jntadr[body]] == mujoco.mjtJoint.mjJNT_FREE
+        ):
             address = int(self.model.jnt_qposadr[self.model.body_jntadr[body]])
         category = name.rstrip("0123456789").rstrip("_")
         return SceneObject(name, category, body, address, self._collision_points(body))

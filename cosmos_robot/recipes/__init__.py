@@ -14,19 +14,26 @@ RECIPES = Registry("recipe")
 RECIPES.add("tiny-libero", "cosmos_robot.recipes.tiny_libero:reproduce")
 
 
-def train(recipe: str, out: Path, until: str | None = None, workers: int = 2, scale: float = 1.0) -> None:
+def train(
+    recipe: str = "tiny-libero",
+    out: Path | None = None,
+    until: str | None = None,
+    workers: int = 2,
+    scale: float = 1.0,
+) -> None:
     """Make a checkpoint by its recipe: demonstrations, autoencoder, policy, corrections, blind control, export.
 
     Run again after a stop, it goes on where it was; finished parts are not repeated.
 
     Args:
         recipe: name of the recipe, for instance tiny-libero.
-        out: folder for everything: datasets, runs, and the checkpoint in a folder of the recipe's name.
+        out: folder for everything: datasets, runs, and the checkpoint in a folder of the recipe's name; runs/<recipe>
+            if not given.
         until: stop after this part (demos, tokenizer, first, corrections, second, blind).
         workers: processes that record.
         scale: share of the recipe's demonstrations and training steps; below 1 it is a trial.
     """
-    RECIPES.get(recipe)(Path(out), until=until, workers=workers, scale=scale)
+    RECIPES.get(recipe)(out or Path("runs") / recipe, until=until, workers=workers, scale=scale)
 
 
 def collect(
@@ -51,4 +58,4 @@ def collect(
 
     if not envs:
         raise InputError("collect: name at least one environment, for instance libero_object/0")
-    record_demos(out, {name: episodes for name in envs}, first_seed, workers, checkpoint)
+    record_demos(out, dict.fromkeys(envs, episodes), first_seed, workers, checkpoint)

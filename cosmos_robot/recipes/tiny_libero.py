@@ -62,7 +62,9 @@ def reproduce(out: Path, *, until: str | None = None, workers: int = 2, scale: f
         "demos": lambda: record_demos(demos, _scaled(DEMOS, scale), 1000, workers),
         "tokenizer": lambda: train_tokenizer(tokenizer_training(out, (demos,), round(TOKENIZER_STEPS * scale))),
         "first": lambda: _train(out, "first", (demos,), FIRST, scale),
-        "corrections": lambda: record_demos(corrections, _scaled(CORRECTIONS, scale), 5000, workers, out / "first" / "export"),
+        "corrections": lambda: record_demos(
+            corrections, _scaled(CORRECTIONS, scale), 5000, workers, out / "first" / "export"
+        ),
         "second": lambda: _train(out, "second", both, SECOND, scale, start=out / "first"),
         "blind": lambda: _train(out, "blind", both, BLIND, scale, start=out / "second", blind=True),
     }
@@ -75,7 +77,7 @@ def reproduce(out: Path, *, until: str | None = None, workers: int = 2, scale: f
 def record_demos(
     out: Path, episodes: Mapping[str, int], first_seed: int, workers: int, checkpoint: Path | None = None
 ) -> None:
-    """Demonstrations (or, with ``checkpoint``, corrections of that policy) as the dataset ``out``; done if it exists."""
+    """Demonstrations (with ``checkpoint``, corrections of that policy) as the dataset ``out``; done if it exists."""
     if out.exists():
         return
     jobs = [
@@ -87,7 +89,7 @@ def record_demos(
         demonstrator = DemonstratorSpec("cosmos_robot.envs.libero_demos:LiberoDemonstrator")
     else:
         demonstrator = DemonstratorSpec(
-            "cosmos_robot.envs.libero_demos:LiberoCorrector", {"checkpoint": str(checkpoint.resolve())}
+            "cosmos_robot.recipes.corrections:LiberoCorrector", {"checkpoint": str(checkpoint.resolve())}
         )
     collect(jobs, demonstrator, LIBERO_PANDA, out, stride=STRIDE, workers=workers)
 
