@@ -59,8 +59,9 @@ class TrainingRows:
 
     def following(self, rows: NDArray[np.int64], frames: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Row numbers (B, frames) of each row and its successors, and False where the episode had already ended."""
-        wanted = np.minimum(rows[:, None] + np.arange(frames), len(self) - 1)
-        same = self.episode[wanted] == self.episode[rows][:, None]
+        wanted = rows[:, None] + np.arange(frames)
+        same = self.episode[np.minimum(wanted, len(self) - 1)] == self.episode[rows][:, None]
+        same &= wanted < len(self)
         last = same.sum(1, keepdims=True) - 1
         return rows[:, None] + np.minimum(np.arange(frames), last), same
 
@@ -90,6 +91,8 @@ def fit_contract(contract: Contract, caches: Sequence[FrameCache], method: str, 
                  action_floor: float) -> Contract:  # fmt: skip
     """``contract`` with statistics of the training rows in those normalisers that have method ``identity``; others
     stay as they are. Actions count every valid command of every chunk."""
+    if all(c.validation.all() for c in caches):
+        raise InputError("training: every episode is held out for validation; record more than one")
     states = np.concatenate([c.state[~c.validation] for c in caches])
     actions = np.concatenate([c.actions[~c.validation][c.valid[~c.validation]] for c in caches])
     changes = {}

@@ -57,6 +57,7 @@ def train_tokenizer(config: TokenizerTraining, sources: Sequence[EpisodeSource] 
     budget = Budget(config.minutes, config.steps)
     run(learner, folder, [Cycle("tokenizer", budget, config.lr, config.warmup, 0.02)],
         Pace(config.save_seconds, 60.0, None, config.progress))  # fmt: skip
+    round_weights(vae)
     set_latent_statistics(vae, pictures.canvases(_spread(pictures.training, STATISTICS_PICTURES)))
     vae.save_pretrained(folder.path / VAE_FOLDER)
     save_reconstructions(vae, pictures.canvases(_spread(pictures.validation, 6)), folder.path / PICTURE)
@@ -192,6 +193,13 @@ def change_light(pixels: Tensor, strength: float, generator: torch.Generator) ->
 
     gain = 1 + draw(1) + 0.5 * draw(3)
     return (pixels * gain + draw(1) + 0.5 * draw(3)).clamp_(-1, 1)
+
+
+@torch.no_grad()
+def round_weights(vae: AutoencoderKLWan) -> None:
+    """Round to bfloat16, the precision of a stored checkpoint: a policy must learn on the latents it will act on."""
+    for parameter in vae.parameters():
+        parameter.copy_(parameter.bfloat16())
 
 
 @torch.inference_mode()

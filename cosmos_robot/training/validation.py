@@ -97,7 +97,8 @@ class Validation:
         rows = join_rows(flow.state, torch.zeros_like(flow.actions))
         width = flow.actions.shape[2]
         given = Given(flow.text_index.tolist(), flow.latents, rows, model.domain_id, width)
-        noise = sampling_noise(plan, flow.latents.shape[1], width, [int(i) for i in index])
+        config = transformer.config
+        noise = sampling_noise(plan, config.latent_channel, config.action_dim, width, [int(i) for i in index])
         settings = model.sampler.model_copy(update={"guidance": 1.0})
         return sample(transformer, plan, encode_text(transformer, batch.prompts), given, settings, noise).action.numpy()
 
