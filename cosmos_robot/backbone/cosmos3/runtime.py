@@ -109,8 +109,8 @@ def velocity(
     index = torch.as_tensor(text_index, dtype=torch.long)
     _check_inputs(transformer, plan, text, index, latents, action_rows, timestep, want, hidden_at)
     x = _embed(transformer, plan, latents, action_rows, timestep, domain_id)
-    index = index.to(x.device)
-    lengths = [text.lengths[i] for i in index.tolist()]
+    index = index.tolist()
+    lengths = [text.lengths[i] for i in index]
     turn = rotary(transformer, plan, lengths, x.device)
     mask = _padding_mask(lengths, text.keys[0].shape[2], x)
     wanted = _wanted_tokens(transformer, plan, want)
@@ -118,7 +118,7 @@ def velocity(
     for number, layer in enumerate(transformer.layers):
         if number == hidden_at:
             hidden = x
-        reads = (text.keys[number].index_select(0, index), text.values[number].index_select(0, index))
+        reads = tuple(_rows(tensor, index) for tensor in (text.keys[number], text.values[number]))
         last = number == len(transformer.layers) - 1
         x = _generation_layer(layer, x, reads, turn, mask, wanted if last else None)
     x = rms_norm(transformer.norm_moe_gen, x)
@@ -245,6 +245,13 @@ def _wanted_tokens(transformer, plan: TokenPlan, want: Sequence[Want]) -> range 
         tokens += [plan.latent_grid[0] * per_frame + r for r in plan.noisy_rows]
     span = range(tokens[0], tokens[-1] + 1)
     return span if len(span) == len(tokens) else tokens
+
+
+def _rows(x: Tensor, index: list[int]) -> Tensor:
+    """x[index] along axis 0; a view where each row is taken once in order, or the only row by all."""
+    if len(x) == 1 or index == list(range(len(x))):
+        return x.expand(len(index), *x.shape[1:])
+    return x.index_select(0, torch.tensor(index, device=x.device))
 
 
 def _take(x: Tensor, tokens: range | list[int] | None) -> Tensor:
