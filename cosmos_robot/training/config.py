@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -70,6 +71,7 @@ class PolicyTraining:
     start: run folder or checkpoint folder whose weights to begin with; its contract's statistics are kept too.
     sentences: instructions the word tokenizer must know besides the recorded ones.
     blind: train on the latents of a black canvas.
+    architecture: what differs from ``backbone.cosmos3.tiny.TRANSFORMER``.
     hidden_at: layer whose input the grounding heads read. tail_weight: loss weight of the chunk steps that are not
     executed. future_frames: further latent frames to denoise (the ``wam`` mode; 0 trains the policy alone).
     hand_field: the state field that holds the hand's position, from which offsets are measured.
@@ -88,6 +90,7 @@ class PolicyTraining:
     blind: bool = False
     seed: int = 0
     batch: int = 48
+    architecture: Mapping[str, object] = field(default_factory=dict)
     weight_decay: float = 0.05
     clip: float = 1.0
     ema: float = 0.995
@@ -122,8 +125,10 @@ class TokenizerTraining:
 
     out: the run's own folder; ``vae/`` in it is the result. Steps or minutes bound it, as in ``Stage``.
     decode_every, decode_batch: the decoder learns on every so-manieth step, on so many of the step's pictures.
-    object_weight, offset_weight: factors of the losses on object class and place per latent cell. noise: standard
-    deviation of noise on the (standardised) latents, so that what they carry is carried robustly.
+    start: run folder of another tokenizer whose autoencoder to begin with.
+    object_weight, offset_weight, cell_weight: factors of the losses on object class, on its place in its latent cell, and
+    on the cell's place on the canvas. noise: standard deviation of noise on the (standardised) latents, so that what they
+    carry is carried robustly.
     shift: largest shift of a training picture, pixels. jitter: strength of brightness, contrast and colour changes.
     """
 
@@ -146,6 +151,8 @@ class TokenizerTraining:
     reconstruction_weight: float = 1.0
     object_weight: float = 1.0
     offset_weight: float = 0.5
+    cell_weight: float = 0.5
+    start: Path | None = None
     noise: float = 0.1
     shift: int = 4
     jitter: float = 0.2

@@ -50,16 +50,18 @@ class ObjectHead(nn.Module):
         super().__init__()
         self.classes = classes
         self.norm = nn.BatchNorm2d(channels, affine=False, momentum=0.02)
-        self.read = nn.Conv2d(channels, 3 * classes, 1)
+        self.read = nn.Conv2d(channels, 3 * classes + 2, 1)
         self.read.weight.data.normal_(0, 0.02, generator=torch.Generator().manual_seed(seed))
         self.read.bias.data.zero_()
         self.read.bias.data[:classes] = -4.0  # almost every cell is empty
 
-    def forward(self, latents: Tensor, noise: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
-        """latents (B, C, h, w) raw; ``noise`` is added after normalisation. Returns class logits (B, K, h, w) and
-        places (B, K, 2, h, w)."""
+    def forward(self, latents: Tensor, noise: Tensor | float = 0.0) -> tuple[Tensor, Tensor, Tensor]:
+        """latents (B, C, h, w) raw; ``noise`` is added after normalisation. Returns class logits (B, K, h, w), places
+        (B, K, 2, h, w) and each cell's own row and column (B, 2, h, w), in cells."""
         out = self.read(self.norm(latents.float()) + noise)
-        return out[:, : self.classes], out[:, self.classes :].unflatten(1, (self.classes, 2)) + 0.5
+        present, place, cell = out.split([self.classes, 2 * self.classes, 2], dim=1)
+        scale = torch.tensor(latents.shape[-2:]).view(2, 1, 1) / 2
+        return present, place.unflatten(1, (self.classes, 2)) + 0.5, (cell + 1) * scale
 
 
 def object_losses(logits: Tensor, place: Tensor, targets: ObjectTargets) -> tuple[Tensor, Tensor]:
@@ -70,6 +72,17 @@ def object_losses(logits: Tensor, place: Tensor, targets: ObjectTargets) -> tupl
     focal = wrong.pow(FOCUS) * F.binary_cross_entropy_with_logits(logits, present, reduction="none")
     error = F.smooth_l1_loss(place, targets.place, reduction="none", beta=0.1).sum(2)
     return focal.sum() / count, (error * present).sum() / count
+
+
+def cell_loss(cell: Tensor) -> Tensor:
+    """Smooth L1 between the row and column read from each cell (B, 2, h, w) and its own.
+
+    Rotary positions enter attention weights only, never what a token says; a policy that is to tell where the object
+    it found lies needs the place in the latent itself.
+    """
+    height, width = cell.shape[-2:]
+    rows, columns = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
+    return F.smooth_l1_loss(cell, torch.stack([rows, columns]).expand_as(cell), beta=0.5)
 
 
 def object_scores(logits: Tensor, place: Tensor, targets: ObjectTargets) -> tuple[Tensor, Tensor]:

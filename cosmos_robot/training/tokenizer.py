@@ -28,7 +28,7 @@ from cosmos_robot.training.cache import CELL, EpisodeSource, FrameCache, StoredE
 from cosmos_robot.training.config import TokenizerTraining, plain
 from cosmos_robot.training.curves import draw_curves
 from cosmos_robot.training.loop import Cycle, Pace, run
-from cosmos_robot.training.object_head import ObjectHead, object_losses, object_scores, object_targets
+from cosmos_robot.training.object_head import ObjectHead, cell_loss, object_losses, object_scores, object_targets
 from cosmos_robot.training.optimise import WorkingCopy, adamw
 from cosmos_robot.training.optimise import step as optimiser_step
 from cosmos_robot.training.session import Budget, RunFolder
@@ -52,12 +52,17 @@ def train_tokenizer(config: TokenizerTraining, sources: Sequence[EpisodeSource] 
     folder = RunFolder(config.out, plain(config), _MAY_DIFFER)
     frames = [frame_cache(source, config.contract, config.cache, config.progress) for source in sources]
     pictures = Pictures(frames)
-    vae = tiny_vae(config.seed, config.base_dim, config.decoder_base_dim)
+    if config.start is None:
+        vae = tiny_vae(config.seed, config.base_dim, config.decoder_base_dim)
+    else:
+        vae = AutoencoderKLWan.from_pretrained(config.start / VAE_FOLDER)
     learner = TokenizerLearner(vae, pictures, config)
     budget = Budget(config.minutes, config.steps)
     run(learner, folder, [Cycle("tokenizer", budget, config.lr, config.warmup, 0.02)],
         Pace(config.save_seconds, 60.0, None, config.progress))  # fmt: skip
     round_weights(vae)
+    # Checkpoints are saved in bfloat16: what a policy is trained on must be what the saved autoencoder gives.
+    vae.to(torch.bfloat16).float()
     set_latent_statistics(vae, pictures.canvases(_spread(pictures.training, STATISTICS_PICTURES)))
     vae.save_pretrained(folder.path / VAE_FOLDER)
     save_reconstructions(vae, pictures.canvases(_spread(pictures.validation, 6)), folder.path / PICTURE)
@@ -109,9 +114,10 @@ class TokenizerLearner:
         latents = encode_images(vae, pixels.to(next(vae.parameters()).dtype))
         noise = config.noise * torch.randn(latents.shape, generator=generator)
         targets = object_targets(cells, seen, classes, self.head.classes, *latents.shape[-2:])
-        present, place = object_losses(*self.head(latents, noise), targets)
-        losses = {"object": present, "place": place}
-        total = config.object_weight * present + config.offset_weight * place
+        logits, places, cell = self.head(latents, noise)
+        present, place = object_losses(logits, places, targets)
+        losses = {"object": present, "place": place, "cell": cell_loss(cell)}
+        total = config.object_weight * present + config.offset_weight * place + config.cell_weight * losses["cell"]
         if step % config.decode_every == 0:
             few = slice(0, config.decode_batch)
             spread = latents[few].detach().float().std((0, 2, 3), keepdim=True)
@@ -146,7 +152,7 @@ class TokenizerLearner:
             latents = encode_images(self.vae, pixels)
             square.append((decode_images(self.vae, latents).clamp(-1, 1) - pixels).square().mean((1, 2, 3)))
             targets = object_targets(*self.pictures.objects(part), self.head.classes, *latents.shape[-2:])
-            near, error = object_scores(*self.head(latents), targets)
+            near, error = object_scores(*self.head(latents)[:2], targets)
             found.append(near.float())
             errors.append(error * CELL)
         self.head.train()
