@@ -93,7 +93,13 @@ class EpisodeLog:
         self.finished[record.key] = record
 
     def close(self) -> None:
+        """Close the file; calling it again does nothing."""
         self._file.close()
+
+    def close_after_stop(self) -> None:
+        """Close the file and read anew what is in it: Ctrl-C may have come in the middle of ``append``."""
+        self._file.close()
+        self._read()
 
     def _read(self) -> bool:
         """Take over what is there; False if not even the header is whole."""

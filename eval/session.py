@@ -130,6 +130,7 @@ def _require_own(path: Path, header: RunHeader, fresh: bool) -> None:
 
 
 def _saved(jobs: Sequence[Job], log: EpisodeLog) -> str:
+    log.close_after_stop()
     kept = len(jobs) - len(remaining(jobs, log.finished))
     return f"{kept} of {len(jobs)} episodes are saved in {log.path}; the same command goes on from there"
 

@@ -18,7 +18,6 @@ from cosmos_robot.envs.fakes import FAKE_ROBOT, TASKS
 from cosmos_robot.envs.libero import LIBERO_PANDA
 from cosmos_robot.eval.entrants import hash_checkpoint
 
-pytestmark = pytest.mark.timeout(240)
 SMALL = {"num_hidden_layers": 1}
 
 

@@ -14,7 +14,6 @@ from cosmos_robot.errors import InputError
 from cosmos_robot.eval.compare import compare_results
 from cosmos_robot.eval.results import EpisodeRecord, build_result, write_result
 
-pytestmark = pytest.mark.timeout(120)
 ROOT = Path(__file__).resolve().parents[2]
 
 

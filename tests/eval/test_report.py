@@ -20,8 +20,6 @@ from cosmos_robot.eval.report import Decision, EpisodeTrace
 from cosmos_robot.eval.results import EpisodeRecord
 from cosmos_robot.eval.runner import RunSettings
 
-pytestmark = pytest.mark.timeout(120)
-
 
 class Page(HTMLParser):
     """Tags with their attributes, and all text."""

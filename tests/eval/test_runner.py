@@ -12,8 +12,6 @@ from cosmos_robot.eval.protocol import Job, derive_seed
 from cosmos_robot.eval.runner import Filming, JobQueue, Listener, Runner, RunSettings
 from cosmos_robot.types import ActionChunk
 
-pytestmark = pytest.mark.timeout(120)
-
 
 class Ear(Listener):
     def __init__(self):

@@ -19,7 +19,6 @@ from cosmos_robot.eval.results import build_result, log_path, read_result
 from cosmos_robot.eval.runner import RunSettings
 from cosmos_robot.eval.session import evaluate, print_result, suite_tasks
 
-pytestmark = pytest.mark.timeout(120)
 EPISODES = 3 * 3
 
 
