@@ -5,7 +5,7 @@ of every pixel (0.35 s per episode of 40 pictures). ``EpisodeEncoder`` offers th
 frame, and takes the statistics from every fourth pixel of every fourth row.
 
 Settings, measured on LIBERO renders of 256x256: H.264 4:4:4, crf 12, preset ultrafast, a key frame every 5 frames:
-PSNR 44.9 dB at worst, 47 on average (4:2:0 ends at 43), 0.65 MB and 40 ms per episode of 20 rows and two cameras,
+PSNR 44.7 dB at worst, 47 on average (4:2:0 ends at 43), 0.65 MB and 40 ms per episode of 20 rows and two cameras,
 decoded in 33 ms. Slower presets save up to a quarter of the bytes and take twice the time both ways.
 """
 
