@@ -5,10 +5,10 @@ Columns: ``observation.images.<camera>`` (video), ``observation.state``, ``actio
 ``meta/cosmos_robot.json`` holds what LeRobot has no place for: the robot, the episodes' infos and the size of every
 file. It is written last, and a folder is opened only if everything it lists is there.
 
-Pictures are stored as video (settings in ``video.py``), not as PNG inside parquet. Measured on 293 LIBERO demonstrations
-(24 rows on average, two cameras of 256x256): 0.27 s of processor time to write an episode, 0.08 s to read it, 0.82 MB,
-44.7 dB for the worst picture. PNG took 1.5 s to write and 3.1 MB for an episode of 20 rows, only to be lossless. Most of
-the writing time left is LeRobot's handling of its parquet rows.
+Pictures are stored as video (settings in ``video.py``), not as PNG inside parquet. Measured on 293 demonstrations in
+LIBERO (24 rows on average, two cameras of 256x256): 0.27 s of processor time to write an episode, 0.08 s to read it,
+0.82 MB, 44.7 dB for the worst picture. PNG took 1.5 s to write and 3.1 MB for an episode of 20 rows, only to be
+lossless. Most of the writing time left is LeRobot's handling of its parquet rows.
 """
 
 from __future__ import annotations
