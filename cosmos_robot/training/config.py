@@ -126,9 +126,9 @@ class TokenizerTraining:
     out: the run's own folder; ``vae/`` in it is the result. Steps or minutes bound it, as in ``Stage``.
     decode_every, decode_batch: the decoder learns on every so-manieth step, on so many of the step's pictures.
     start: run folder of another tokenizer whose autoencoder to begin with.
-    object_weight, offset_weight, cell_weight: factors of the losses on object class, on its place in its latent cell, and
-    on the cell's place on the canvas. noise: standard deviation of noise on the (standardised) latents, so that what they
-    carry is carried robustly.
+    object_weight, offset_weight, cell_weight: factors of the losses on object class, on its place in its latent cell,
+    and on the cell's place on the canvas. noise: standard deviation of noise on the (standardised) latents, so that
+    what they carry is carried robustly.
     shift: largest shift of a training picture, pixels. jitter: strength of brightness, contrast and colour changes.
     """
 

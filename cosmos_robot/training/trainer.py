@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,7 +89,7 @@ def _origin(config: PolicyTraining, caches: Sequence[FrameCache]) -> Origin:
     """Contract and tokenizer are the run's own if it has been here before, else those of ``start``, else made from the
     data; the weights are those of ``start`` (a run's average, or a checkpoint's), else fresh."""
     kept = _kept(config.out)
-    start = None if config.start is None else _load_start(config.start)
+    start = None if config.start is None else _load_start(config.start, config.architecture)
     if kept is None:
         contract = _new_contract(config, caches, None if start is None else start.contract)
         recorded = {text for cache in caches for text in cache.instructions}
@@ -99,7 +99,7 @@ def _origin(config: PolicyTraining, caches: Sequence[FrameCache]) -> Origin:
         kept = contract, tokenizer
     if start is not None:
         return Origin(*kept, start.transformer, start.heads)
-    return Origin(*kept, tiny_transformer(len(kept[1]), config.seed), None)
+    return Origin(*kept, tiny_transformer(len(kept[1]), config.seed, **config.architecture), None)
 
 
 def _kept(folder: Path) -> tuple[Contract, PreTrainedTokenizerBase] | None:
@@ -110,7 +110,7 @@ def _kept(folder: Path) -> tuple[Contract, PreTrainedTokenizerBase] | None:
     return Contract.load(folder), tokenizer
 
 
-def _load_start(folder: Path) -> Origin:
+def _load_start(folder: Path, architecture: Mapping[str, object]) -> Origin:
     if not (folder / STATE_FILE).exists():
         checkpoint = load_checkpoint(folder, dtype=torch.float32)
         return Origin(checkpoint.contract, checkpoint.tokenizer, checkpoint.transformer, None)
@@ -122,7 +122,7 @@ def _load_start(folder: Path) -> Origin:
         part: {k.removeprefix(f"{part}."): v for k, v in average.items() if k.startswith(f"{part}.")}
         for part in ("transformer", "heads")
     }
-    transformer = tiny_transformer(len(kept[1]), 0)
+    transformer = tiny_transformer(len(kept[1]), 0, **architecture)
     transformer.load_state_dict(parts["transformer"])
     return Origin(*kept, transformer, parts["heads"])
 

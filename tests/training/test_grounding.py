@@ -8,7 +8,7 @@ from cosmos_robot.training.grounding import (
     pointing_hits,
     pointing_loss,
 )
-from cosmos_robot.training.object_head import ObjectHead, object_losses, object_scores, object_targets
+from cosmos_robot.training.object_head import ObjectHead, cell_loss, object_losses, object_scores, object_targets
 
 H, W = 4, 6
 
@@ -104,7 +104,14 @@ def test_object_losses_and_scores():
     assert object_scores(wrong, place, targets)[0].tolist() == [False]
 
 
+def test_cells_are_asked_for_their_own_place():
+    rows, columns = torch.meshgrid(torch.arange(H) + 0.5, torch.arange(W) + 0.5, indexing="ij")
+    right = torch.stack([rows, columns])[None]
+    assert cell_loss(right) == 0 < cell_loss(right.flip(1))
+
+
 def test_object_head_starts_with_empty_cells():
-    logits, place = ObjectHead(48, 5, seed=0)(torch.randn(2, 48, H, W))
+    logits, place, cell = ObjectHead(48, 5, seed=0)(torch.randn(2, 48, H, W))
+    assert cell.shape == (2, 2, H, W)
     assert logits.shape == (2, 5, H, W) and place.shape == (2, 5, 2, H, W)
     assert logits.sigmoid().mean() < 0.05 and abs(place.mean() - 0.5) < 0.05
