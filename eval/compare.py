@@ -1,6 +1,8 @@
 """Compare two results of the same episodes: difference of success rates with interval, exact McNemar test.
 
-python eval/compare.py sighted.json blind.json
+    python eval/compare.py sighted.json blind.json
+
+is the same as ``cosmos-robot compare ...``.
 """
 
 from __future__ import annotations
@@ -13,16 +15,15 @@ if __name__ == "__main__":
     _here = os.path.dirname(os.path.realpath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or os.curdir) != _here]
 
-import json
 from dataclasses import asdict
+from json import dumps
 from pathlib import Path
 from typing import Any
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 
-from cosmos_robot.errors import CosmosRobotError, InputError
+from cosmos_robot.errors import InputError
 from cosmos_robot.eval.protocol import protocol_differences
 from cosmos_robot.eval.results import RunHeader, read_result
 from cosmos_robot.eval.statistics import PairedComparison, compare_paired
@@ -56,22 +57,22 @@ def compare_results(a: Path, b: Path) -> dict[str, Any]:
     }
 
 
-def main_compare(a: Path, b: Path, json_out: Path | None = None) -> int:
+def main_compare(a: Path, b: Path, json: Path | None = None) -> int:
     """Compare two results of eval/libero.py on the episodes they share.
 
     Args:
         a: first result file.
         b: second result file.
-        json_out: file for the comparison as JSON.
+        json: file for the comparison as JSON.
     """
     found = compare_results(a, b)
     print_comparison(found, Console())
-    if json_out:
+    if json:
         plain = found | {
             "total": asdict(found["total"]),
             "per_task": {task: asdict(comparison) for task, comparison in found["per_task"].items()},
         }
-        json_out.write_text(json.dumps(plain, indent=2) + "\n")
+        json.write_text(dumps(plain, indent=2) + "\n")
     return 0
 
 
@@ -109,8 +110,6 @@ def _name(header: RunHeader) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(tyro.cli(main_compare, config=(tyro.conf.PositionalRequiredArgs,)))
-    except CosmosRobotError as error:
-        Console(stderr=True).print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(2)
+    from cosmos_robot.cli import main
+
+    sys.exit(main(["compare", *sys.argv[1:]]))

@@ -76,7 +76,7 @@ def test_compare_as_a_script_prints_the_test_and_the_differences(tmp_path, fake)
     outcomes = {(0, i): True for i in range(8)}
     a = save(fake, tmp_path / "a.json", outcomes)
     b = save(fake, tmp_path / "b.json", dict.fromkeys(outcomes, False), execute=2)
-    done = script("compare.py", a, b, "--json-out", tmp_path / "c.json", cwd=ROOT / "eval")
+    done = script("compare.py", a, b, "--json", tmp_path / "c.json", cwd=ROOT / "eval")
     assert done.returncode == 0, done.stderr
     assert "p = 0.00781 over 8 pairs" in done.stdout
     assert "execute: 4 in a, 2 in b" in done.stdout
