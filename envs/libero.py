@@ -7,8 +7,11 @@ are drawn only when read. Success is the simulator's own check.
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
+import logging
 import os
+import warnings
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -171,8 +174,10 @@ class LiberoEnv(RobotEnv):
     def close(self) -> None:
         if not self._closed:
             super().close()
+            # robosuite frees its EGL context twice and complains when the leftovers are collected: collect them here.
             with contextlib.redirect_stderr(io.StringIO()):
                 self.sim_env.close()
+                gc.collect()
 
     def check_success(self) -> bool:
         """The simulator's own goal check, now."""
@@ -277,10 +282,23 @@ class _LiberoFamily:
 FAMILY = _LiberoFamily()
 
 
+@contextlib.contextmanager
+def _quiet():
+    """Without what robosuite and LIBERO say when they are imported (macro files, old string escapes)."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
 @cache
 def _benchmark():
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with _quiet():
             from libero.libero import get_libero_path
             from libero.libero.benchmark.libero_suite_task_map import libero_task_map
     except ImportError as error:
@@ -291,9 +309,9 @@ def _benchmark():
 def _build(task: Task):
     os.environ.setdefault("MUJOCO_GL", "egl")
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with _quiet():
             from libero.libero.envs import OffScreenRenderEnv
-
+        with contextlib.redirect_stdout(io.StringIO()):
             return OffScreenRenderEnv(
                 bddl_file_name=str(task.scene), use_camera_obs=False, camera_heights=64, camera_widths=64, horizon=10**9
             )
