@@ -53,11 +53,12 @@ def train_policy(config: PolicyTraining, sources: Sequence[EpisodeSource] | None
         learner.adopt_heads(origin.heads)
     run(learner, folder, [_cycle(stage) for stage in config.stages],
         Pace(config.save_seconds, config.validate_seconds, config.validate_steps, config.progress))  # fmt: skip
-    draw_curves(folder)
-    return save_checkpoint(
+    exported = save_checkpoint(
         folder.path / EXPORT, transformer=learner.average.module["transformer"], vae=vae, tokenizer=origin.tokenizer,
         contract=origin.contract, overwrite=True,
     )  # fmt: skip
+    draw_curves(folder)
+    return exported
 
 
 def _batches(config: PolicyTraining, caches: Sequence[FrameCache], origin: Origin, vae: AutoencoderKLWan) -> BatchMaker:
