@@ -20,8 +20,9 @@ def train(
     until: str | None = None,
     workers: int = 2,
     scale: float = 1.0,
+    corrections: bool = False,
 ) -> None:
-    """Make a checkpoint by its recipe: demonstrations, autoencoder, policy, corrections, blind control, export.
+    """Make a checkpoint by its recipe: demonstrations, autoencoder, policy, blind control, export.
 
     Run again after a stop, it goes on where it was; finished parts are not repeated.
 
@@ -29,11 +30,14 @@ def train(
         recipe: name of the recipe, for instance tiny-libero.
         out: folder for everything: datasets, runs, and the checkpoint in a folder of the recipe's name; runs/<recipe>
             if not given.
-        until: stop after this part (demos, tokenizer, first, corrections, second, blind).
+        until: stop after this part (demos, tokenizer, policy, corrections, corrected, blind).
         workers: processes that record.
         scale: share of the recipe's demonstrations and training steps; below 1 it is a trial.
+        corrections: add a round in which the policy drives and the expert labels (DAgger).
     """
-    RECIPES.get(recipe)(out or Path("runs") / recipe, until=until, workers=workers, scale=scale)
+    RECIPES.get(recipe)(
+        out or Path("runs") / recipe, until=until, workers=workers, scale=scale, corrections=corrections
+    )
 
 
 def collect(

@@ -1,6 +1,6 @@
 """The recipe of the shipped ``tiny-libero`` checkpoint: contract, demonstrations, stages.
 
-The numbers are those that made the checkpoint; docs/tiny-libero.md tells what came of it.
+docs/tiny-libero.md tells what came of it, and in what the shipped weights' own history differs.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from diffusers import Cosmos3OmniTransformer
 
-from cosmos_robot.backbone.cosmos3.load import save_checkpoint
+from cosmos_robot.backbone.cosmos3.load import load_checkpoint, save_checkpoint
 from cosmos_robot.contract import (
     Box,
     CanvasSpec,
@@ -33,45 +32,63 @@ from cosmos_robot.training.tokenizer import train_tokenizer
 from cosmos_robot.training.trainer import train_policy
 
 NAME = "tiny-libero"
-PARTS = ("demos", "tokenizer", "first", "corrections", "second", "blind")
+PARTS = ("demos", "tokenizer", "policy", "corrections", "corrected", "blind")
+OPTIONAL = ("corrections", "corrected")
 
 OBJECT_TASKS = tuple(f"libero_object/{i}" for i in range(10))
 SPATIAL_TASKS = tuple(f"libero_spatial/{i}" for i in range(10) if i != 4)
 """Task 4 (bowl in the drawer) has no demonstrator: the hand does not fit between drawer front and cabinet."""
 
-DEMOS = dict.fromkeys(OBJECT_TASKS, 20) | dict.fromkeys(SPATIAL_TASKS, 12)
-CORRECTIONS = dict.fromkeys(OBJECT_TASKS, 7) | dict.fromkeys(SPATIAL_TASKS, 4)
+DEMOS = dict.fromkeys(OBJECT_TASKS, 22) | dict.fromkeys(SPATIAL_TASKS, 9)
+CORRECTIONS = dict.fromkeys(OBJECT_TASKS, 6) | dict.fromkeys(SPATIAL_TASKS, 3)
 
-TOKENIZER_STEPS = 1000
-FIRST = (
-    Stage(name="look", steps=300, action_weight=0.1, pointing_weight=1.0, offset_weight=0.5, warmup=50, final_lr=0.5),
-    Stage(name="act", steps=1500),
+TOKENIZER_STEPS = 1440
+POLICY = (
+    Stage(
+        name="look",
+        steps=300,
+        lr=7e-4,
+        action_weight=0.3,
+        pointing_weight=1.0,
+        offset_weight=1.0,
+        warmup=50,
+        final_lr=0.7,
+    ),
+    Stage(name="act", steps=1850, lr=7e-4, warmup=1, offset_weight=0.3),
 )
-SECOND = (Stage(name="corrected", steps=700, lr=4e-4),)
-BLIND = (Stage(name="blind", steps=500, lr=4e-4),)
+CORRECTED = (Stage(name="corrected", steps=900, lr=5e-4),)
+BLIND = (Stage(name="blind", steps=450, lr=5e-4),)
 
 
-def reproduce(out: Path, *, until: str | None = None, workers: int = 2, scale: float = 1.0) -> None:
-    """Run the recipe into ``out``; parts that are done are skipped, one that was stopped goes on."""
+def reproduce(
+    out: Path, *, until: str | None = None, workers: int = 2, scale: float = 1.0, corrections: bool = False
+) -> None:
+    """Run the recipe into ``out``; parts that are done are skipped, one that was stopped goes on.
+
+    corrections: a further round of training on the policy's own states, labelled by the expert (DAgger); the shipped
+    checkpoint did without.
+    """
     if until is not None and until not in PARTS:
         raise InputError(f"until: expected one of {', '.join(PARTS)}, got {until!r}")
-    wanted = PARTS if until is None else PARTS[: PARTS.index(until) + 1]
-    demos, corrections = out / "demos", out / "corrections"
-    both = (demos, corrections)
+    demos, corrected = out / "demos", out / "corrections"
+    datasets = (demos, corrected) if corrections else (demos,)
+    last = out / ("corrected" if corrections else "policy")
     steps = {
         "demos": lambda: record_demos(demos, _scaled(DEMOS, scale), 1000, workers),
         "tokenizer": lambda: train_tokenizer(tokenizer_training(out, (demos,), round(TOKENIZER_STEPS * scale))),
-        "first": lambda: _train(out, "first", (demos,), FIRST, scale),
+        "policy": lambda: _train(out, "policy", (demos,), POLICY, scale),
         "corrections": lambda: record_demos(
-            corrections, _scaled(CORRECTIONS, scale), 5000, workers, out / "first" / "export"
+            corrected, _scaled(CORRECTIONS, scale), 5000, workers, out / "policy" / "export"
         ),
-        "second": lambda: _train(out, "second", both, SECOND, scale, start=out / "first"),
-        "blind": lambda: _train(out, "blind", both, BLIND, scale, start=out / "second", blind=True),
+        "corrected": lambda: _train(out, "corrected", datasets, CORRECTED, scale, start=out / "policy"),
+        "blind": lambda: _train(out, "blind", datasets, BLIND, scale, start=last, blind=True),
     }
-    for part in wanted:
-        steps[part]()
-    if until is None:
-        export(out)
+    for part in PARTS:
+        if corrections or part not in OPTIONAL:
+            steps[part]()
+        if part == until:
+            return
+    export(last / "export", out / "blind" / "export", out)
 
 
 def record_demos(
@@ -94,18 +111,17 @@ def record_demos(
     collect(jobs, demonstrator, LIBERO_PANDA, out, stride=STRIDE, workers=workers)
 
 
-def export(out: Path) -> None:
-    """Put the last sighted run and its blind control side by side as checkpoints ``out/tiny-libero[-blind]``."""
-    from cosmos_robot.backbone.cosmos3.load import load_checkpoint
-
-    sighted = load_checkpoint(out / "second" / "export", dtype=torch.float32)
+def export(sighted: Path, blind: Path, out: Path) -> None:
+    """Put a policy and its blind control side by side as the checkpoints ``out/tiny-libero`` and ``-blind``."""
+    whole = load_checkpoint(sighted, dtype=torch.float32)
     save_checkpoint(
-        out / NAME, transformer=sighted.transformer, vae=sighted.vae, tokenizer=sighted.tokenizer,
-        contract=sighted.contract, overwrite=True,
+        out / NAME, transformer=whole.transformer, vae=whole.vae, tokenizer=whole.tokenizer, contract=whole.contract,
+        overwrite=True,
     )  # fmt: skip
-    blind = Contract.load(out / "blind" / "export")
-    transformer = Cosmos3OmniTransformer.from_pretrained(out / "blind" / "export" / "transformer")
-    save_checkpoint(out / blind_control(NAME), transformer=transformer, contract=blind, share_with=NAME, overwrite=True)
+    save_checkpoint(
+        out / blind_control(NAME), transformer=load_checkpoint(blind, dtype=torch.float32).transformer,
+        contract=Contract.load(blind), share_with=NAME, overwrite=True,
+    )  # fmt: skip
 
 
 def contract() -> Contract:
@@ -153,7 +169,7 @@ def policy_training(
     """One run of the policy, on top of ``start``."""
     return PolicyTraining(
         out=out / name, datasets=datasets, cache=out / "cache", tokenizer=out / "tokenizer", contract=contract(),
-        stages=stages, start=start, blind=blind, hidden_at=3,
+        stages=stages, start=start, blind=blind, hidden_at=3, batch=32,
     )  # fmt: skip
 
 
