@@ -1,0 +1,68 @@
+"""The shipped checkpoints: small, whole, in the released layout, and acting."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cosmos_robot import envs
+from cosmos_robot.backbone.cosmos3.folder import shipped
+from cosmos_robot.backbone.cosmos3.load import load_checkpoint
+from cosmos_robot.envs.base import execute
+from cosmos_robot.policies import load_policy
+
+PARTS = {"transformer", "vae", "text_tokenizer", "scheduler", "model_index.json", "contract.json"}
+
+
+def test_both_are_shipped_and_stay_below_40_megabytes():
+    folders = shipped()
+    assert {"tiny-libero", "tiny-libero-blind"} <= set(folders)
+    assert {path.name for path in folders["tiny-libero"].iterdir()} == PARTS
+    size = sum(p.stat().st_size for folder in folders.values() for p in folder.rglob("*") if p.is_file())
+    assert size < 40e6
+
+
+def test_the_blind_control_shares_all_but_the_transformer_and_draws_no_picture():
+    sighted, blind = load_policy("tiny-libero"), load_policy("tiny-libero", blind=True)
+    assert sighted.cameras == ("agentview", "wrist") and blind.cameras == ()
+    assert sighted.contract.robot == blind.contract.robot
+    assert sighted.contract.model.action_normalization == blind.contract.model.action_normalization
+
+
+def test_diffusers_opens_the_parts():
+    checkpoint = load_checkpoint("tiny-libero")
+    assert type(checkpoint.transformer).__name__ == "Cosmos3OmniTransformer"
+    assert type(checkpoint.vae).__name__ == "AutoencoderKLWan"
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return load_policy("tiny-libero")
+
+
+def test_it_reaches_for_the_named_object_wherever_it_stands(policy):
+    """In a swapped layout the first chunk heads for the object's own place."""
+    with envs.make("libero_object_swap/7") as env:
+        observation, _ = env.reset(seed=0, options={"init_state": 0})
+        start = observation.state["eef_position"][:2] + env.sim.data.get_body_xpos(env.arm.robot_model.root_body)[:2]
+        target = env.sim.data.get_body_xpos("milk_1_main")[:2]
+        (chunk,) = policy.act([observation], [0])
+        moved = chunk.values[:, :2].sum(0)
+        towards = target - start
+        assert moved @ towards / (np.linalg.norm(moved) * np.linalg.norm(towards)) > 0.8
+
+
+def test_it_finishes_an_episode(policy):
+    """Three official states of one task; two of them must end in success."""
+    wins = 0
+    with envs.make("libero_object/7") as env:
+        for init in range(3):
+            observation, _ = env.reset(seed=0, options={"init_state": init})
+            for decision in range(35):
+                (chunk,) = policy.act([observation], [decision])
+                result = execute(env, chunk.values[: policy.contract.model.execute])
+                observation = result.observation
+                if result.terminated or result.truncated:
+                    break
+            wins += result.success
+    assert wins >= 2
