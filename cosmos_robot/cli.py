@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import cosmos_robot
-from cosmos_robot.errors import CosmosRobotError, DependencyError, Interrupted, UnknownNameError
+from cosmos_robot.errors import CosmosRobotError, DependencyError, InputError, Interrupted, UnknownNameError
 from cosmos_robot.registry import Registry
 
 REFUSED, INTERRUPTED = 2, 130
@@ -82,6 +82,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except CosmosRobotError as error:
         print(f"error: {error}", file=sys.stderr)
+        return REFUSED
+    except OSError as error:
+        if error.filename is None:
+            raise  # not about a file that somebody named: a fault of ours
+        print(f"error: {error.filename}: {error.strerror}; choose another path or free this one", file=sys.stderr)
         return REFUSED
 
 
@@ -203,6 +208,10 @@ def bench(
     from cosmos_robot.bench.rendering import report
     from cosmos_robot.envs import make
 
+    if min(steps, episodes, length) < 1:
+        raise InputError(f"expected steps, episodes and length of at least 1, got {steps}, {episodes} and {length}")
+    if json:
+        json.parent.mkdir(parents=True, exist_ok=True)
     with make(env) as world:
         figures = report(world, steps, episodes, length)
     table = Table("pictures of all cameras", "control steps/s", "episodes/min", "pictures drawn", title=env, box=None)

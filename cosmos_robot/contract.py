@@ -24,7 +24,7 @@ exchanged (what a 180-degree turn of raw OpenGL rows gives), or turned by 180 de
 
 
 class _Spec(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class CameraSpec(_Spec):
@@ -97,6 +97,9 @@ class RobotSpec(_Spec):
                 raise ValueError(f"{what} named twice in {names}")
         if self.gripper and self.gripper.field not in [f.name for f in self.action]:
             raise ValueError(f"gripper field {self.gripper.field!r} is not an action field")
+        low, high = self.action_low, self.action_high
+        if low is not None and high is not None and low >= high:
+            raise ValueError(f"action_low={low} is not below action_high={high}")
         return self
 
 
@@ -142,6 +145,13 @@ class Statistics(_Spec):
     max: tuple[float, ...]
     q01: tuple[float, ...]
     q99: tuple[float, ...]
+
+    @model_validator(mode="after")
+    def _one_width(self) -> Statistics:
+        widths = {name: len(value) for name, value in self if name != "count"}
+        if len(set(widths.values())) != 1:
+            raise ValueError(f"statistics are not all of one width: {widths}")
+        return self
 
 
 class Normalization(_Spec):
@@ -239,8 +249,13 @@ class Contract(_Spec):
             raise ContractError(f"no {CONTRACT_FILE} in {folder}; a checkpoint without its contract is not run")
         try:
             return cls.model_validate(json.loads(path.read_text()))
-        except (json.JSONDecodeError, ValidationError) as error:
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
             raise ContractError(f"{path} is not a contract of version {CONTRACT_VERSION}: {error}") from error
+        except ValidationError as error:
+            wrong = [f"{'.'.join(map(str, e['loc'])) or 'contract'}: {e['msg']}" for e in error.errors()]
+            raise ContractError(
+                f"{path} is not a contract of version {CONTRACT_VERSION}:" + "".join(f"\n  - {line}" for line in wrong)
+            ) from error
 
 
 def differences(expected: RobotSpec, actual: RobotSpec) -> list[str]:

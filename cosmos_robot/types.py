@@ -12,7 +12,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from cosmos_robot.errors import InputError
+from cosmos_robot.errors import InputError, UnknownNameError
 
 Image = NDArray[np.uint8]
 
@@ -44,7 +44,7 @@ class LazyImages(Mapping[str, Image]):
 
     def __getitem__(self, name: str) -> Image:
         if name not in self._names:
-            raise KeyError(name)
+            raise UnknownNameError("camera", str(name), self._names)
         if name not in self._drawn:
             if not self._fresh():
                 raise InputError(
@@ -80,9 +80,14 @@ class Observation:
         if not isinstance(self.images, LazyImages):
             checked = {name: check_image(name, image) for name, image in self.images.items()}
             object.__setattr__(self, "images", MappingProxyType(checked))
+        if not isinstance(self.instruction, str):
+            raise InputError(f"instruction: expected text, got {self.instruction!r}")
         state = {}
         for name, value in self.state.items():
-            vector = np.asarray(value, dtype=np.float64)
+            try:
+                vector = np.asarray(value, dtype=np.float64)
+            except (TypeError, ValueError) as error:
+                raise InputError(f"state {name!r}: expected a finite vector, got {value!r}") from error
             if vector.ndim != 1 or not np.isfinite(vector).all():
                 raise InputError(f"state {name!r}: expected a finite vector, got shape {vector.shape}: {value!r}")
             state[name] = vector

@@ -90,7 +90,9 @@ class RobotEnv(gymnasium.Env):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """Start an episode. Returns (Observation, info)."""
         self._require_open()
-        super().reset(seed=seed)
+        if seed is not None and (not isinstance(seed, int | np.integer) or seed < 0):
+            raise InputError(f"seed: expected a whole number from 0, got {seed!r}")
+        super().reset(seed=None if seed is None else int(seed))
         self._moment += 1
         self.control_steps = 0
         self._reset(dict(options or {}))

@@ -107,7 +107,7 @@ def find_task(name: str) -> Task:
     if suite not in suites():
         raise UnknownNameError("LIBERO suite", suite, suites())
     tasks = suites()[suite]
-    if not index.isdigit() or int(index) >= len(tasks):
+    if not index.isdecimal() or int(index) >= len(tasks):
         raise UnknownNameError(f"task of {suite} (0 to {len(tasks) - 1})", index, [str(t.index) for t in tasks])
     return tasks[int(index)]
 

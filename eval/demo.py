@@ -13,7 +13,7 @@ from rich.console import Console
 from cosmos_robot.errors import InputError
 from cosmos_robot.eval.entrants import Entrant, open_entrant
 from cosmos_robot.eval.progress import RunProgress
-from cosmos_robot.eval.protocol import EpisodeRules, Job, current_versions
+from cosmos_robot.eval.protocol import EpisodeRules, Job, current_versions, fields_named
 from cosmos_robot.eval.report import Tracer, write_report
 from cosmos_robot.eval.results import EpisodeError
 from cosmos_robot.eval.runner import Filming, Runner, RunSettings
@@ -84,14 +84,15 @@ def run_demo(entrant: Entrant, config: DemoConfig, settings: RunSettings | None 
         raise InputError(f"--out: {config.out} is a file; name a folder")
     contract = entrant.policy.contract
     jobs = demo_jobs(config)
-    rules = EpisodeRules(
-        max_steps=config.max_steps,
-        execute=contract.model.execute,
-        seed=config.seed,
-        rate_hz=contract.robot.rate_hz,
-        cameras=contract.robot.cameras,
-        versions=current_versions(),
-    )
+    with fields_named():
+        rules = EpisodeRules(
+            max_steps=config.max_steps,
+            execute=contract.model.execute,
+            seed=config.seed,
+            rate_hz=contract.robot.rate_hz,
+            cameras=contract.robot.cameras,
+            versions=current_versions(),
+        )
     filming = Filming(config.out / "films", tuple(camera.name for camera in contract.robot.cameras))
     tracer = Tracer(contract, looks=bool(entrant.policy.cameras))
     with RunProgress("demo", len(jobs), (), Console(stderr=True)) as progress:
@@ -108,11 +109,13 @@ def demo_jobs(config: DemoConfig) -> list[Job]:
     """``episodes`` jobs, the tasks in turn and a new init state with each round."""
     if config.episodes < 1 or not config.tasks:
         raise InputError(f"expected at least one episode and one task, got {config.episodes} and {config.tasks}")
+    if config.init_offset < 0:
+        raise InputError(f"init_offset: expected at least 0, got {config.init_offset}")
     names: Sequence[str] = config.tasks
     jobs = []
     for i in range(config.episodes):
         suite, _, task = names[i % len(names)].partition("/")
-        if not task.isdigit():
+        if not task.isdecimal():
             raise InputError(f"task {names[i % len(names)]!r}: expected SUITE/INDEX, for instance libero_object/3")
         jobs.append(Job(suite, int(task), config.init_offset + i // len(names)))
     return jobs

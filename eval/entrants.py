@@ -66,6 +66,8 @@ def open_entrant(
             raise InputError(f"--blind asks for a checkpoint's control, --policy {kind} for another; drop one of them")
         contract = Contract.load(find_checkpoint(ckpt).folder)
         return Entrant(load_policy(kind, contract=contract), kind, None, None, kind)
+    if threads < 1:
+        raise InputError(f"threads: expected at least 1, got {threads}")
     policy = load_policy(ckpt, blind=blind, device=device)
     _use_threads(threads)
     model = policy.contract.model

@@ -148,11 +148,9 @@ def step_budget(config: EvalConfig) -> int:
 
 def make_protocol(config: EvalConfig, tasks: tuple[int, ...], budget: int, contract: Contract) -> EvalProtocol:
     """The protocol that ``config`` stands for. Raises InputError naming the field that is out of range."""
-    from pydantic import ValidationError
+    from cosmos_robot.eval.protocol import EvalProtocol, current_versions, fields_named
 
-    from cosmos_robot.eval.protocol import EvalProtocol, current_versions
-
-    try:
+    with fields_named():
         return EvalProtocol(
             suite=config.suite,
             tasks=tasks,
@@ -169,9 +167,6 @@ def make_protocol(config: EvalConfig, tasks: tuple[int, ...], budget: int, contr
             cameras=contract.robot.cameras,
             versions=current_versions(),
         )
-    except ValidationError as error:
-        wrong = [f"{'.'.join(map(str, e['loc'])) or 'protocol'}: {e['msg']}" for e in error.errors()]
-        raise InputError("; ".join(wrong)) from error
 
 
 if __name__ == "__main__":

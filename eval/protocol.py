@@ -9,12 +9,14 @@ import hashlib
 import json
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cosmos_robot.contract import CameraSpec, _plain
 from cosmos_robot.errors import InputError
@@ -115,6 +117,16 @@ class Job:
     def key(self) -> tuple[int, int]:
         """What pairs this episode with the same one of another result of its suite."""
         return self.task, self.init
+
+
+@contextmanager
+def fields_named() -> Iterator[None]:
+    """Turn pydantic's complaint about rules or a protocol made here into an InputError that names the fields."""
+    try:
+        yield
+    except ValidationError as error:
+        wrong = [f"{'.'.join(map(str, e['loc'])) or 'protocol'}: {e['msg']}" for e in error.errors()]
+        raise InputError("; ".join(wrong)) from error
 
 
 def load_protocol(path: Path) -> EvalProtocol:

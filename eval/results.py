@@ -69,6 +69,9 @@ class RunHeader(BaseModel):
         return found + protocol_differences(self.protocol, now.protocol, episodes_may_differ=True)
 
 
+LOG_BEGINS = b'{"policy"'
+
+
 class EpisodeLog:
     """A JSONL file: the header, then one line per finished episode, each flushed to disk when it ends.
 
@@ -76,11 +79,13 @@ class EpisodeLog:
     """
 
     def __init__(self, path: Path, header: RunHeader, *, fresh: bool = False):
-        """Open or continue ``path``. Raises InputError naming the differences if it holds another run."""
+        """Open or continue ``path``. Raises InputError naming the differences if it holds another run; a file that is
+        no log is left alone even if ``fresh``."""
         self.path = Path(path)
         self.header = header
         self.finished: dict[tuple[int, int], EpisodeRecord] = {}
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._require_log()
         if fresh or not self.path.exists() or not self._read():
             self.path.write_text(header.model_dump_json() + "\n")
         self._file = self.path.open("a")
@@ -101,6 +106,11 @@ class EpisodeLog:
         self._file.close()
         self._read()
 
+    def _require_log(self) -> None:
+        begins = self.path.read_bytes()[: len(LOG_BEGINS)] if self.path.exists() else b""
+        if not LOG_BEGINS.startswith(begins):
+            raise InputError(f"{self.path} is in the way and not an episode log; write to another --json, or move it")
+
     def _read(self) -> bool:
         """Take over what is there; False if not even the header is whole."""
         data = self.path.read_bytes()
@@ -112,7 +122,10 @@ class EpisodeLog:
             found = RunHeader.model_validate_json(lines[0])
             records = [EpisodeRecord.model_validate_json(line) for line in lines[1:]]
         except (ValidationError, UnicodeDecodeError) as error:
-            raise InputError(f"{self.path} is not an episode log of this version: {error}") from error
+            raise InputError(
+                f"{self.path} is not an episode log of this version: {error}\n"
+                "write to another --json, or pass --fresh to discard it"
+            ) from error
         differences = found.differences(self.header)
         if differences:
             raise InputError(

@@ -51,6 +51,12 @@ class Filming:
     cameras: tuple[str, ...]
     every: int = 2
 
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise InputError(f"video-every: expected at least 1 control step per frame, got {self.every}")
+        if self.folder.exists() and not self.folder.is_dir():
+            raise InputError(f"videos: {self.folder} is a file; name a folder")
+
     def path(self, job: Job) -> Path:
         return self.folder / f"{job.suite}_task{job.task:02d}_init{job.init:03d}.mp4"
 
@@ -125,6 +131,8 @@ class Runner:
 
     def run(self, jobs: Sequence[Job]) -> list[EpisodeError]:
         """Run all ``jobs``; returns those whose worker died twice. Workers are closed whatever happens."""
+        if self._settings.filming:
+            self._settings.filming.folder.mkdir(parents=True, exist_ok=True)
         self._queue = JobQueue(jobs)
         self._last_init = {job.env_name: job.init for job in sorted(jobs, key=lambda job: job.init)}
         self._seats = [_Seat() for _ in range(min(self._settings.workers, len(jobs)))]

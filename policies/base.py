@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import numpy as np
+
 from cosmos_robot.contract import Contract
 from cosmos_robot.errors import InputError
 from cosmos_robot.types import ActionChunk, Observation
@@ -27,10 +29,14 @@ class Policy(ABC):
     def act(self, observations: Sequence[Observation], seeds: Sequence[int]) -> list[ActionChunk]:
         """One chunk of ``contract.model.chunk`` rows for each observation; seeds make its noise. Empty in, empty out.
 
-        Raises InputError where the two lengths differ or an observation lacks what the contract's robot delivers.
+        Raises InputError where the two lengths differ, a seed is no whole number of 32 bits, or an observation lacks
+        what the contract's robot delivers.
         """
         if len(observations) != len(seeds):
             raise InputError(f"act: {len(observations)} observations but {len(seeds)} seeds; pass one seed for each")
+        for seed in seeds:
+            if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
+                raise InputError(f"act: expected seeds that are whole numbers from 0 to 2**32 - 1, got {seed!r}")
         return self._act(observations, seeds) if observations else []
 
     @abstractmethod

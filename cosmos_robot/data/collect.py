@@ -199,7 +199,9 @@ def _require_same(folder: Path, demonstrator: DemonstratorSpec, robot: RobotSpec
     text = json.dumps(own, indent=2, sort_keys=True, default=str)
     path = folder / COLLECTION_FILE
     if not path.is_file():
-        path.write_text(text + "\n")
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.write_text(text + "\n")
+        temporary.replace(path)
         return
     found, own = json.loads(path.read_text()), json.loads(text)
     for part in own:

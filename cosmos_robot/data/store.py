@@ -150,10 +150,10 @@ class EpisodeStore(Sequence[Episode]):
 
 def require_absent(folder: Path) -> None:
     """Raise CheckpointError if a dataset, whole or half-written, is at ``folder``."""
-    if _partial(folder).exists():
-        raise CheckpointError(f"an earlier run was killed while it wrote {folder}; {_remedy(folder)}")
     if folder.exists():
         raise CheckpointError(f"{folder} is already there; choose another folder or delete it yourself")
+    if _partial(folder).exists():
+        raise CheckpointError(f"an earlier run was killed while it wrote {folder}; {_remedy(folder)}")
 
 
 def read_dataset(folder: str | Path) -> Iterator[Episode]:

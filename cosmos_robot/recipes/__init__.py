@@ -46,7 +46,7 @@ def collect(
     episodes: int = 20,
     first_seed: int = 1000,
     workers: int = 2,
-    checkpoint: Path | None = None,
+    checkpoint: str | None = None,
 ) -> None:
     """Record scripted demonstrations in LIBERO, in layouts of their own, as a LeRobot v3 dataset with a picture sheet.
 
@@ -56,10 +56,19 @@ def collect(
         episodes: attempts per environment; those that fail are counted and left out.
         first_seed: layouts are drawn from this seed and the ones that follow.
         workers: processes that record.
-        checkpoint: let this policy drive and only label where it gets to (DAgger).
+        checkpoint: let this policy (shipped name or folder) drive and only label where it gets to (DAgger).
     """
+    from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
+    from cosmos_robot.data.store import require_absent
+    from cosmos_robot.envs.libero import find_task
     from cosmos_robot.recipes.tiny_libero import record_demos
 
     if not envs:
         raise InputError("collect: name at least one environment, for instance libero_object/0")
-    record_demos(out, dict.fromkeys(envs, episodes), first_seed, workers, checkpoint)
+    if episodes < 1 or first_seed < 0:
+        raise InputError(f"collect: expected episodes >= 1 and first_seed >= 0, got {episodes} and {first_seed}")
+    require_absent(out)
+    for env in envs:
+        find_task(env)
+    driver = None if checkpoint is None else find_checkpoint(checkpoint).folder
+    record_demos(out, dict.fromkeys(envs, episodes), first_seed, workers, driver)

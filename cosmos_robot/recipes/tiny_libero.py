@@ -5,6 +5,7 @@ docs/tiny-libero.md tells what came of it, and in what the shipped weights' own 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -71,11 +72,13 @@ def reproduce(
     if until is not None and until not in PARTS:
         raise InputError(f"until: expected one of {', '.join(PARTS)}, got {until!r}")
     demos, corrected = out / "demos", out / "corrections"
+    if not 0 < scale < math.inf:
+        raise InputError(f"scale: expected a positive number, got {scale}")
     datasets = (demos, corrected) if corrections else (demos,)
     last = out / ("corrected" if corrections else "policy")
     steps = {
         "demos": lambda: record_demos(demos, _scaled(DEMOS, scale), 1000, workers),
-        "tokenizer": lambda: train_tokenizer(tokenizer_training(out, (demos,), round(TOKENIZER_STEPS * scale))),
+        "tokenizer": lambda: train_tokenizer(tokenizer_training(out, (demos,), max(2, round(TOKENIZER_STEPS * scale)))),
         "policy": lambda: _train(out, "policy", (demos,), POLICY, scale),
         "corrections": lambda: record_demos(
             corrected, _scaled(CORRECTIONS, scale), 5000, workers, out / "policy" / "export"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import threading
 import time
@@ -57,17 +58,26 @@ class RunFolder:
         write_atomic(self.path / STATE_FILE, lambda temporary: torch.save(state, temporary))
 
     def load_state(self) -> dict | None:
-        """The newest saved state, None if there is none yet."""
+        """The newest saved state, None if there is none yet. Raises CheckpointError if its file is damaged."""
         file = self.path / STATE_FILE
-        return torch.load(file, map_location="cpu", weights_only=True) if file.exists() else None
+        if not file.exists():
+            return None
+        try:
+            return torch.load(file, map_location="cpu", weights_only=True)
+        except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            raise CheckpointError(
+                f"{file} is damaged ({str(error).splitlines()[0]}); restore it, or delete it to begin this run anew"
+            ) from error
 
     def log(self, record: dict) -> None:
         with (self.path / LOG_FILE).open("a") as file:
             file.write(json.dumps(record) + "\n")
 
     def read_log(self) -> list[dict]:
+        """All records but a last one that was cut short when the process was killed or the disk was full."""
         file = self.path / LOG_FILE
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        text = file.read_text() if file.exists() else ""
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def drop_log_after(self, step: int) -> None:
         """Forget what was logged after the saved step: those steps will be taken again."""

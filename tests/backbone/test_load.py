@@ -55,6 +55,7 @@ def test_what_is_saved_is_loaded(whole: Path, contract: Contract, tmp_path: Path
     save_checkpoint(
         again_in, transformer=first.transformer, vae=first.vae, tokenizer=first.tokenizer, contract=contract
     )
+    assert str(whole) not in "".join(path.read_text() for path in again_in.glob("*/config.json"))
     again = load_checkpoint(str(again_in))
     for name in ("transformer", "vae"):
         ours, theirs = getattr(first, name).state_dict(), getattr(again, name).state_dict()
@@ -151,6 +152,53 @@ def test_a_canvas_of_odd_size_is_refused(copy: Path, contract: Contract) -> None
     contract.model_copy(update={"model": contract.model.model_copy(update={"canvas": canvas})}).save(copy)
     with pytest.raises(ContractError, match="72x64"):
         load_checkpoint(copy)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("model_index.json", b"[]"),
+        ("model_index.json", b"\xff\xfe"),
+        ("model_index.json", b'{"cosmos_robot_shared_parts": 3}'),
+        ("transformer/config.json", b"{"),
+        ("transformer/config.json", b'{"hidden_size": "wide"}'),
+        (f"transformer/{WEIGHTS}.index.json", b"{}"),
+        ("text_tokenizer/tokenizer.json", b'{"version": "1.0", "trunc'),
+        ("text_tokenizer/tokenizer_config.json", b"{"),
+    ],
+)
+def test_a_damaged_description_is_named(copy: Path, file: str, content: bytes) -> None:
+    (copy / file).write_bytes(content)
+    with pytest.raises(CheckpointError, match=file.split("/")[0]):
+        load_checkpoint(copy)
+
+
+@pytest.mark.parametrize("name", ["q99", "mean", "std"])
+def test_statistics_of_two_widths_are_refused(copy: Path, contract: Contract, name: str) -> None:
+    text = json.loads(contract.model_dump_json())
+    columns = {column: [1.0, 2.0] for column in ("mean", "std", "min", "max", "q01", "q99")}
+    text["model"]["state_normalization"] = {
+        "method": "quantile", "scale_floor": 0.1, "statistics": {"count": 9, **columns, name: [1.0]}
+    }  # fmt: skip
+    (copy / "contract.json").write_text(json.dumps(text))
+    with pytest.raises(ContractError, match="not all of one width"):
+        load_checkpoint(copy)
+
+
+@pytest.mark.parametrize(
+    ("content", "field"),
+    [(b"\xff\xfe{", "contract"), (b'{"robot": {"rate_hz": Infinity}}', "rate_hz"), (b"[]", "contract")],
+)
+def test_a_damaged_contract_is_refused(copy: Path, content: bytes, field: str) -> None:
+    (copy / "contract.json").write_bytes(content)
+    with pytest.raises(ContractError, match=field):
+        load_checkpoint(copy)
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99"])
+def test_a_device_that_is_not_there_is_refused(whole: Path, device: str) -> None:
+    with pytest.raises(InputError, match=f"device '{device}'"):
+        load_checkpoint(whole, device=device)
 
 
 def test_an_existing_folder_is_left_alone(copy: Path, contract: Contract) -> None:

@@ -104,6 +104,23 @@ def test_our_errors_become_a_message(
     assert text in printed and "Traceback" not in printed
 
 
+def test_a_path_that_cannot_be_written_is_named(command, tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+
+    def tried() -> None:
+        (tmp_path / "file" / "folder").mkdir()
+
+    command(tried)
+    assert cli.main(["try"]) == cli.REFUSED
+    assert f"{tmp_path / 'file' / 'folder'}: Not a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--steps", "--episodes", "--length"])
+def test_a_bench_of_nothing_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "--env", "fake/0", flag, "0"]) == cli.REFUSED
+    assert "at least 1" in capsys.readouterr().err
+
+
 def test_a_fault_of_ours_keeps_its_traceback(command) -> None:
     def tried() -> None:
         raise ZeroDivisionError

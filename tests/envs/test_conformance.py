@@ -13,7 +13,7 @@ from cosmos_robot.envs import conformance
 from cosmos_robot.envs.fakes import FakeEnv
 from cosmos_robot.envs.gym import GymEnv
 from cosmos_robot.envs.remote import RemoteEnv
-from cosmos_robot.errors import UnknownNameError
+from cosmos_robot.errors import InputError, UnknownNameError
 from cosmos_robot.types import Observation
 
 
@@ -183,3 +183,16 @@ def test_fake_tasks_can_be_solved_and_missed(task: int) -> None:
         if truncated:
             break
     assert truncated and not info["success"]
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, "a"])
+def test_a_seed_that_is_no_whole_number_is_refused(seed) -> None:
+    with envs.make("fake/0") as env, pytest.raises(InputError, match="seed"):
+        env.reset(seed=seed)
+
+
+def test_a_picture_of_an_unknown_camera_names_the_nearest() -> None:
+    with envs.make("fake/0") as env:
+        observation, _ = env.reset(seed=0)
+        with pytest.raises(UnknownNameError, match="did you mean 'table'"):
+            observation.images["tabel"]

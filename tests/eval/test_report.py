@@ -18,7 +18,7 @@ from cosmos_robot.eval.demo import DemoConfig, demo_jobs, run_demo
 from cosmos_robot.eval.plots import action_names, plot_actions
 from cosmos_robot.eval.report import Decision, EpisodeTrace
 from cosmos_robot.eval.results import EpisodeRecord
-from cosmos_robot.eval.runner import RunSettings
+from cosmos_robot.eval.runner import Filming, RunSettings
 
 
 class Page(HTMLParser):
@@ -173,3 +173,18 @@ def test_plotted_points_lie_where_the_values_say(fake) -> None:
 def test_action_names_tell_the_dimensions_apart() -> None:
     fields = [FieldSpec(name=n, width=w, unit="1") for n, w in (("position", 3), ("joints", 2), ("gripper", 1))]
     assert action_names(fields) == ["position x", "position y", "position z", "joints 0", "joints 1", "gripper"]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"), [({"max_steps": 0}, "max_steps"), ({"seed": -1}, "seed"), ({"init_offset": -1}, "init_offset")]
+)
+def test_a_demo_of_nonsense_is_refused_by_field(tmp_path, fake, change, field: str) -> None:
+    with pytest.raises(InputError, match=field):
+        run_demo(fake.fake_entrant(), config(tmp_path, **change))
+
+
+@pytest.mark.parametrize(("folder", "every", "words"), [("file", 2, "is a file"), ("films", 0, "at least 1")])
+def test_films_that_cannot_be_made_are_refused_at_once(tmp_path, folder: str, every: int, words: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=words):
+        Filming(tmp_path / folder, ("table",), every)

@@ -71,6 +71,16 @@ def test_a_log_cut_in_its_header_begins_anew(tmp_path, header) -> None:
     assert EpisodeLog(path, header).finished == {}
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("text", ["my notes", "my notes\n", "{}\n"])
+def test_a_file_that_is_no_log_is_left_alone(tmp_path, header, text: str, fresh: bool) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(text)
+    with pytest.raises(InputError, match="not an episode log"):
+        EpisodeLog(path, header, fresh=fresh)
+    assert path.read_text() == text
+
+
 def test_a_log_of_another_run_is_refused_with_the_differences(tmp_path, fake, header) -> None:
     path = tmp_path / "a.jsonl"
     EpisodeLog(path, header).close()

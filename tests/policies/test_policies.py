@@ -129,3 +129,17 @@ def test_a_blind_control_that_sees_is_refused(folder: Path, contract: Contract, 
     )  # fmt: skip
     with pytest.raises(ContractError, match="sees=True"):
         load_policy(tmp_path / "x", blind=True)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 0.5, "a", None])
+def test_a_seed_that_is_no_whole_number_is_refused(policy: Cosmos3Policy, seed) -> None:
+    with pytest.raises(InputError, match="whole numbers"):
+        policy.act([some_observation(policy.contract)], [seed])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"), [({"instruction": None}, "instruction"), ({"state": {"position": ["a", "b"]}}, "'position'")]
+)
+def test_an_observation_of_other_types_is_refused(policy: Cosmos3Policy, change, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        dataclasses.replace(some_observation(policy.contract), **change)

@@ -100,6 +100,23 @@ def test_another_config_is_refused(tmp_path):
         folder(tmp_path, {"lr": 2, "threads": 2})
 
 
+def test_a_log_line_cut_short_does_not_prevent_resuming(tmp_path):
+    run(Counter(), folder(tmp_path), CYCLES, PACE)
+    whole = folder(tmp_path).read_log()
+    with (tmp_path / "log.jsonl").open("a") as log:
+        log.write('{"step": 4')
+    assert folder(tmp_path).read_log() == whole
+    run(Counter(), folder(tmp_path), CYCLES, PACE)
+
+
+def test_a_damaged_state_is_named(tmp_path):
+    run(Counter(), folder(tmp_path), CYCLES, PACE)
+    state = tmp_path / "state.pt"
+    state.write_bytes(state.read_bytes()[:-200])
+    with pytest.raises(CheckpointError, match="is damaged"):
+        run(Counter(), folder(tmp_path), CYCLES, PACE)
+
+
 def test_minutes_bound_a_cycle():
     budget = Budget(0.5, None)
     assert budget.progress(15, 999) == 0.5 and budget.progress(30, 0) == 1

@@ -83,7 +83,10 @@ def weight_files(part: Path) -> list[Path]:
     index = part / f"{_WEIGHTS}.index.json"
     if not index.is_file():
         return [part / _WEIGHTS]
-    return [part / name for name in sorted(set(read_json(index)["weight_map"].values()))]
+    shards = read_json(index).get("weight_map")
+    if not shards or not isinstance(shards, dict):
+        raise CheckpointError(f"{index} lists no weights under weight_map; copy or save it again")
+    return [part / name for name in sorted(set(shards.values()))]
 
 
 def tensor_shapes(part: Path) -> dict[str, tuple[int, ...]]:
@@ -103,16 +106,19 @@ def read_json(path: Path) -> dict:
     if not path.is_file():
         raise CheckpointError(f"{path.parent} is not a checkpoint folder, or a half-written one: no {path.name}")
     try:
-        return json.loads(path.read_text())
-    except json.JSONDecodeError as error:
+        found = json.loads(path.read_text())
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise CheckpointError(f"{path} is not JSON: {error}; copy or save it again") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} holds a {type(found).__name__}, expected a JSON object; copy or save it again")
+    return found
 
 
 def _shared_folder(folder: Path, index: dict) -> Path:
     shared = index.get(SHARED_KEY)
     if shared is None:
         return folder
-    if not re.fullmatch(r"\.\./[\w.-]*\w[\w.-]*", shared):
+    if not re.fullmatch(r"\.\./[\w.-]*\w[\w.-]*", str(shared)):
         raise CheckpointError(
             f"{folder / INDEX_FILE}: {SHARED_KEY} is {shared!r}, expected a neighbour such as '../name'"
         )
@@ -124,12 +130,12 @@ def _shared_folder(folder: Path, index: dict) -> Path:
 
 def _download(repository: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     wanted = [INDEX_FILE, CONTRACT_FILE, *(f"{part}/*" for part in CONFIG_OF)]
     try:
         return Path(snapshot_download(repository, revision=revision, allow_patterns=wanted))
-    except (HfHubHTTPError, LocalEntryNotFoundError) as error:
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
         raise CheckpointError(
             f"checkpoint {repository!r} is neither a local folder nor could it be fetched from the hub: {error}. Check "
             "the name and the connection, or pass a folder"

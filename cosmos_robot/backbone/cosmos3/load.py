@@ -49,21 +49,23 @@ def load_checkpoint(ref: str | Path, *, device: str = "cpu", dtype: torch.dtype 
     """Load a shipped checkpoint by name, a local folder, or a hub id ``owner/name[@revision]``.
 
     dtype: of the weights in memory; None means float32 on a CPU and bfloat16 elsewhere (the time embedder stays
-    float32 in any case). Raises UnknownNameError, CheckpointError (missing file, wrong key or shape) or ContractError.
+    float32 in any case). Raises UnknownNameError, CheckpointError (missing file, wrong key or shape), ContractError, or
+    InputError for a device that is not to be had.
     """
+    usable = _usable(device)
     if dtype is None:
-        dtype = torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
+        dtype = torch.float32 if usable.type == "cpu" else torch.bfloat16
     found = find_checkpoint(ref)
     contract = Contract.load(found.folder)
     transformer = _load_module(Cosmos3OmniTransformer, found.parts["transformer"], dtype)
     vae = _load_module(AutoencoderKLWan, found.parts["vae"], dtype)
-    tokenizer = AutoTokenizer.from_pretrained(found.parts["text_tokenizer"], local_files_only=True)
+    tokenizer = _load_tokenizer(found.parts["text_tokenizer"])
     check_contract(contract, transformer, vae, tokenizer)
     return Checkpoint(
         name=found.name,
         folder=found.folder,
-        transformer=transformer.to(device).eval(),
-        vae=vae.to(device).eval(),
+        transformer=transformer.to(usable).eval(),
+        vae=vae.to(usable).eval(),
         tokenizer=tokenizer,
         scheduler_config=read_json(found.parts["scheduler"] / "scheduler_config.json"),
         contract=contract,
@@ -136,10 +138,34 @@ def save_checkpoint(
     return folder
 
 
+def _usable(device: str) -> torch.device:
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"device {device!r} cannot be used here: {reason}; 'cpu' always can") from error
+
+
+def _load_tokenizer(part: Path) -> PreTrainedTokenizerBase:
+    try:
+        return AutoTokenizer.from_pretrained(part, local_files_only=True)
+    except Exception as error:  # the library raises whatever its parsers do
+        raise CheckpointError(f"{part} is not a whole tokenizer: {error}; copy or save it again") from error
+
+
+def _unfilled(kind: type[ModelMixin], part: Path) -> ModelMixin:
+    """The module that a part's config.json describes, without weights."""
+    config = read_json(part / "config.json")
+    try:
+        with init_empty_weights():
+            return kind.from_config(config)
+    except Exception as error:  # the library checks no field: whatever its constructor stumbles over
+        raise CheckpointError(f"{part / 'config.json'} describes no {kind.__name__}: {error}") from error
+
+
 def _load_module(kind: type[ModelMixin], part: Path, dtype: torch.dtype) -> ModelMixin:
     """A module from its part folder, after comparing every key and shape on disk with what its config asks for."""
-    with init_empty_weights():
-        expected = {k: tuple(v.shape) for k, v in kind.from_config(kind.load_config(part)).state_dict().items()}
+    expected = {k: tuple(v.shape) for k, v in _unfilled(kind, part).state_dict().items()}
     stored = tensor_shapes(part)
     problems = [f"missing {key}" for key in sorted(expected.keys() - stored.keys())]
     problems += [f"unknown {key}" for key in sorted(stored.keys() - expected.keys())]
@@ -157,6 +183,9 @@ def _load_module(kind: type[ModelMixin], part: Path, dtype: torch.dtype) -> Mode
 def _write_module(module: ModelMixin, part: Path, dtype: torch.dtype) -> None:
     part.mkdir()
     module.save_config(part)
+    config = read_json(part / "config.json")
+    config.pop("_name_or_path", None)  # where it was once loaded from: a path of one machine
+    (part / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     state = {k: v.detach().to("cpu", dtype).contiguous() for k, v in module.state_dict().items()}
     save_torch_state_dict(state, part, filename_pattern="diffusion_pytorch_model{suffix}.safetensors")
     for path in weight_files(part):
