@@ -25,6 +25,16 @@ def state_vector(robot: RobotSpec, state: Mapping[str, ArrayLike]) -> NDArray[np
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
+def action_column(robot: RobotSpec, name: str) -> int:
+    """The first column of action field ``name``. Raises InputError if there is none of that name."""
+    start = 0
+    for field in robot.action:
+        if field.name == name:
+            return start
+        start += field.width
+    raise InputError(f"no action field {name!r}")
+
+
 class Codec:
     """States and actions of a contract's robot, to and from normalised model rows (not yet padded to model width)."""
 
@@ -49,16 +59,8 @@ class Codec:
             actions = np.clip(actions, self.robot.action_low, self.robot.action_high)
         gripper = self.robot.gripper
         if gripper and gripper.kind == "binary":
-            column = self._column(gripper.field)
+            column = action_column(self.robot, gripper.field)
             middle = (gripper.open_value + gripper.closed_value) / 2
             closing = (actions[..., column] - middle) * (gripper.closed_value - gripper.open_value) > 0
             actions[..., column] = np.where(closing, gripper.closed_value, gripper.open_value)
         return actions
-
-    def _column(self, name: str) -> int:
-        start = 0
-        for field in self.robot.action:
-            if field.name == name:
-                return start
-            start += field.width
-        raise InputError(f"no action field {name!r}")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from diffusers import Cosmos3OmniTransformer
 
-from cosmos_robot.actions.codec import Codec
+from cosmos_robot.actions.codec import Codec, action_column
 from cosmos_robot.backbone.cosmos3.runtime import encode_text, join_rows
 from cosmos_robot.backbone.cosmos3.sampler import Given, sample
 from cosmos_robot.backbone.cosmos3.sampler import draw_noise as sampling_noise
@@ -83,8 +83,7 @@ class Validation:
         robot = self.batches.contract.robot
         if robot.gripper is None:
             return {}
-        names = [f.name for f in robot.action]
-        column = sum(f.width for f in robot.action[: names.index(robot.gripper.field)])
+        column = action_column(robot, robot.gripper.field)
         middle = (robot.gripper.open_value + robot.gripper.closed_value) / 2
         wrong = (chunk[..., column] > middle) != (truth[..., column] > middle)
         return {"gripper_wrong": float(wrong[valid].mean())}
