@@ -47,6 +47,10 @@ class RenderError(CosmosRobotError, RuntimeError):
     """No picture can be drawn on this machine, or it was asked for after the simulator had moved on."""
 
 
+class WireError(CosmosRobotError, ValueError):
+    """A message that cannot be read, or a value that may not be sent."""
+
+
 class WorkerError(CosmosRobotError, RuntimeError):
     """A process that works for us died, hangs, or met an error that is none of the above."""
 
