@@ -199,8 +199,9 @@ def _from_npy(data: Any) -> np.ndarray[Any, np.dtype[Any]]:
         raise WireError(f"as_npy is {type(data).__name__}, expected the bytes of a .npy file")
     file = io.BytesIO(data)
     try:
-        read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(file)]
-        shape, fortran, dtype = read_header(file)
+        version = npy.read_magic(file)  # type: ignore[no-untyped-call]
+        read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
+        shape, fortran, dtype = read_header(file)  # type: ignore[no-untyped-call]
     except (ValueError, KeyError, SyntaxError, TypeError) as error:
         raise WireError(f"as_npy is no .npy file of version 1 or 2: {error}") from error
     array = _array(dtype.str, list(shape[::-1] if fortran else shape), data[file.tell() :])
