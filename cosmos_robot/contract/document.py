@@ -1,0 +1,101 @@
+"""The contract as a document: one robot and one checkpoint, read from and written to JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import ValidationError, model_validator
+
+from cosmos_robot.contract.base import Spec
+from cosmos_robot.contract.migration import migrated
+from cosmos_robot.contract.model import ModelSpec
+from cosmos_robot.contract.robot import RobotSpec
+from cosmos_robot.errors import ContractError
+
+CONTRACT_FILE = "contract.json"
+CONTRACT_VERSION: Final = 2
+
+
+class Contract(Spec):
+    """One robot and one checkpoint. Widths, cameras and ranges of the two halves are checked against each other."""
+
+    version: Literal[2] = CONTRACT_VERSION
+    robot: RobotSpec
+    model: ModelSpec
+    note: str = ""
+
+    @property
+    def action_width(self) -> int:
+        """Columns of the model's action rows, before padding."""
+        space = self.model.action_space
+        return space.width if space else self.robot.action_width
+
+    @property
+    def state_width(self) -> int:
+        """Columns of the model's state row, before padding."""
+        space = self.model.state_space
+        return space.width if space else self.robot.state_width
+
+    @property
+    def fps(self) -> float:
+        """Frames per second told to the model."""
+        return self.model.fps or self.robot.rate_hz
+
+    @model_validator(mode="after")
+    def _halves_agree(self) -> Contract:
+        for p in self.model.canvas.placements:
+            camera = self.robot.camera(p.camera)
+            if p.crop.top + p.crop.height > camera.height or p.crop.left + p.crop.width > camera.width:
+                raise ValueError(f"crop of {p.camera!r} leaves its {camera.height}x{camera.width} picture: {p.crop}")
+        for what, norm, width in (
+            ("state", self.model.state_normalization, self.state_width),
+            ("action", self.model.action_normalization, self.action_width),
+        ):
+            if norm.statistics and norm.statistics.width != width:
+                raise ValueError(
+                    f"{what} statistics have {norm.statistics.width} dimensions, the model's {what} {width}"
+                )
+        return self
+
+    def save(self, folder: Path) -> Path:
+        """Write ``contract.json`` into ``folder`` and return its path."""
+        path = Path(folder) / CONTRACT_FILE
+        path.write_text(self.model_dump_json(indent=2) + "\n")
+        return path
+
+    @classmethod
+    def load(cls, folder: Path) -> Contract:
+        """Read ``contract.json`` from ``folder``. Raises ContractError if it is absent or malformed."""
+        path = Path(folder) / CONTRACT_FILE
+        if not path.is_file():
+            raise ContractError(f"no {CONTRACT_FILE} in {folder}; a checkpoint without its contract is not run")
+        return read_contract(path)
+
+
+def read_contract(path: Path) -> Contract:
+    """The contract in the JSON file ``path``, of this version or older. Raises ContractError naming each fault."""
+    try:
+        data = json.loads(path.read_text(), parse_constant=_refuse_constant)
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise ContractError(f"{path} is not a contract, not even JSON: {error}") from error
+    try:
+        return Contract.model_validate(migrated(_object(data), CONTRACT_VERSION))
+    except ValidationError as error:
+        wrong = [f"{'.'.join(map(str, e['loc'])) or 'contract'}: {e['msg']}" for e in error.errors()]
+        raise ContractError(
+            f"{path} is not a contract of version {CONTRACT_VERSION}:" + "".join(f"\n  - {line}" for line in wrong)
+        ) from error
+    except ContractError as error:
+        raise ContractError(f"{path}: {error}") from error
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number that a contract may hold")
+
+
+def _object(data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise ContractError(f"expected a JSON object with version, robot and model, got {type(data).__name__}")
+    return data

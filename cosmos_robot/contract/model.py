@@ -1,0 +1,159 @@
+"""What a checkpoint was trained for."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from cosmos_robot.contract.base import Spec
+from cosmos_robot.contract.numbers import ModelSpace, Normalization
+
+Backbone = Literal["cosmos3", "predict2"]
+Mode = Literal["policy", "wam", "forward_dynamics", "inverse_dynamics", "world_model", "value"]
+"""policy: actions from one picture. wam: actions and video together. forward_dynamics: video from actions.
+inverse_dynamics: actions from video. world_model, value: Cosmos Policy's future state and value frames."""
+
+
+class Box(Spec):
+    """A pixel rectangle: rows top..top+height, columns left..left+width."""
+
+    top: int = Field(ge=0)
+    left: int = Field(ge=0)
+    height: int = Field(gt=0)
+    width: int = Field(gt=0)
+
+
+class Placement(Spec):
+    """One camera on the canvas: the part of it that is taken, and where that part goes."""
+
+    camera: str
+    crop: Box
+    to: Box
+
+
+class CanvasSpec(Spec):
+    """The one picture the model sees, composed of cameras; uncovered pixels are black.
+
+    resize: how a part is brought to the size of its place. fit: whether its aspect ratio may change (``stretch``) or
+    bars are added (``letterbox``).
+    tier: of Cosmos 3's canvas table ("256", "480", "720", ...): the composed picture is then brought onto the table's
+    nearest canvas, downscaling only (bicubic, antialiased) and filling with ``pad`` at the right and the bottom. None:
+    the composed picture is what the model sees.
+    jpeg_quality: each camera goes through a JPEG of that quality first. crop_fraction: each camera's centre square of
+    that share of its area is cut out, after a resize to its place, and brought to size again.
+    """
+
+    height: int = Field(gt=0)
+    width: int = Field(gt=0)
+    placements: tuple[Placement, ...]
+    resize: Literal["area", "bilinear", "bilinear_antialias", "bicubic", "bicubic_antialias"] = "area"
+    fit: Literal["stretch", "letterbox"] = "stretch"
+    tier: Literal["256", "480", "704", "720", "768"] | None = None
+    pad: Literal["black", "reflect"] = "black"
+    jpeg_quality: int | None = Field(default=None, ge=1, le=100)
+    crop_fraction: float | None = Field(default=None, gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _inside(self) -> CanvasSpec:
+        for p in self.placements:
+            if p.to.top + p.to.height > self.height or p.to.left + p.to.width > self.width:
+                raise ValueError(f"placement of {p.camera!r} leaves the {self.height}x{self.width} canvas: {p.to}")
+        return self
+
+
+class PromptSpec(Spec):
+    """How an instruction becomes the text the model reads.
+
+    template: ``caption`` is the instruction, lower case, no full stop; ``instruction`` is the instruction as given;
+    ``action_json`` and ``action_plain`` are Cosmos 3's two forms of an action prompt.
+    viewpoint: the sentence of Cosmos 3's action prompts. layout_text: the sentence about what is where on the canvas.
+    idle: whether the text says how many rows stand still: ``omit``, ``zero`` (always 0) or ``given`` (by the caller).
+    seconds: whether durations are whole seconds or decimals. system_prompt: whether the chat template adds one.
+    """
+
+    template: Literal["caption", "instruction", "action_json", "action_plain"]
+    viewpoint: (
+        Literal["ego_view", "third_person_view", "wrist_view", "concat_view", "top_down_2d_view", "video_game_view"]
+        | None
+    ) = None
+    layout_text: str = ""
+    idle: Literal["omit", "zero", "given"] = "omit"
+    seconds: Literal["whole", "decimal"] = "whole"
+    system_prompt: bool = False
+
+    @model_validator(mode="after")
+    def _consistent(self) -> PromptSpec:
+        if self.template.startswith("action_") and self.viewpoint is None:
+            raise ValueError(f"template {self.template!r} needs a viewpoint")
+        return self
+
+
+class SamplerSpec(Spec):
+    """How noise becomes actions and video.
+
+    solver: ``euler`` and ``unipc`` follow Cosmos 3's flow schedule (``shift``); ``edm_2ab`` is Cosmos Policy's, from
+    ``sigma_max`` to ``sigma_min``. guidance: 1 is off. guidance_interval: timesteps t with low < t < high get it, all if
+    None. guidance_clamp: scale the guided velocity down to the norm of the conditional one.
+    noise: ``per_modality`` draws video and actions each from the start of the seed, ``joint`` draws one block;
+    NumPy's RandomState, float32.
+    """
+
+    solver: Literal["euler", "unipc", "edm_2ab"]
+    steps: int = Field(gt=0)
+    shift: float = Field(default=1.0, gt=0)
+    guidance: float = 1.0
+    guidance_interval: tuple[float, float] | None = None
+    guidance_clamp: bool = False
+    noise: Literal["per_modality", "joint"] = "per_modality"
+    sigma_min: float | None = Field(default=None, gt=0)
+    sigma_max: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SamplerSpec:
+        if (self.solver == "edm_2ab") != (self.sigma_min is not None and self.sigma_max is not None):
+            raise ValueError("solver 'edm_2ab', and no other, needs sigma_min and sigma_max")
+        if self.sigma_min and self.sigma_max and self.sigma_min >= self.sigma_max:
+            raise ValueError(f"sigma_min={self.sigma_min} is not below sigma_max={self.sigma_max}")
+        if self.guidance_interval and self.guidance_interval[0] >= self.guidance_interval[1]:
+            raise ValueError(f"guidance_interval {self.guidance_interval} is empty")
+        return self
+
+
+class ModelSpec(Spec):
+    """What a checkpoint expects: modes, rows, canvas, spaces, normalisers, prompt, sampler.
+
+    chunk: action rows predicted per call. execute: how many of them a caller should run before asking again.
+    domain_id, domain_name: Cosmos 3's embodiment slot and its name in the reference.
+    state_row: whether the state rides along as one clean action row. history_rows: past commands before it.
+    actions_per_frame: action rows per frame of video; with 1 the video has chunk + 1 frames.
+    fps: frames per second told to the model, the robot's rate if None.
+    action_space, state_space: None where the model speaks the robot's own numbers.
+    sees: False for a blind control, which reads a black canvas whatever the cameras show.
+    """
+
+    name: str
+    backbone: Backbone
+    modes: tuple[Mode, ...] = Field(default=("policy",), min_length=1)
+    domain_id: int = Field(ge=0, lt=32)
+    domain_name: str = ""
+    chunk: int = Field(gt=0)
+    execute: int = Field(gt=0)
+    state_row: bool
+    history_rows: int = Field(default=0, ge=0)
+    actions_per_frame: int = Field(default=1, gt=0)
+    fps: float | None = Field(default=None, gt=0)
+    sees: bool = True
+    action_space: ModelSpace | None = None
+    state_space: ModelSpace | None = None
+    canvas: CanvasSpec
+    state_normalization: Normalization
+    action_normalization: Normalization
+    prompt: PromptSpec
+    sampler: SamplerSpec
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ModelSpec:
+        if self.execute > self.chunk:
+            raise ValueError(f"execute={self.execute} is more than chunk={self.chunk}")
+        return self
