@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from cosmos_robot.contract.base import Spec
 from cosmos_robot.contract.numbers import ModelSpace, Normalization
+from cosmos_robot.contract.robot import Orientation
 
 Backbone = Literal["cosmos3", "predict2"]
 Mode = Literal["policy", "wam", "forward_dynamics", "inverse_dynamics", "world_model", "value"]
@@ -32,33 +33,63 @@ class Placement(Spec):
     to: Box
 
 
+ResizeRule = Literal[
+    "area",
+    "bilinear",
+    "bilinear_truncated",
+    "bilinear_antialias",
+    "bicubic_antialias",
+    "pillow_bilinear",
+    "pillow_bicubic",
+]
+"""``area``: Pillow's box average. ``bilinear``: two neighbours an axis, half-pixel centres, no antialiasing, rounded;
+``bilinear_truncated`` cuts the fraction off instead, as the public DROID server does. ``bilinear_antialias``,
+``bicubic_antialias``: torchvision's resize of a tensor (filter widened when shrinking, a = -0.5, rounded once).
+``pillow_bilinear``, ``pillow_bicubic``: Pillow's 8-bit resize (the same filters, rounded after each pass)."""
+
+CanvasTier = Literal["256", "480", "704", "720", "768", "1080", "1280", "2048", "gt_2048"]
+Viewpoint = Literal["ego_view", "third_person_view", "wrist_view", "concat_view", "top_down_2d_view", "video_game_view"]
+
+
+class Size(Spec):
+    """Height and width in pixels."""
+
+    height: int = Field(gt=0)
+    width: int = Field(gt=0)
+
+
 class CanvasSpec(Spec):
     """The one picture the model sees, composed of cameras; uncovered pixels are black.
 
-    resize: how a part is brought to the size of its place. fit: whether its aspect ratio may change (``stretch``) or
-    bars are added (``letterbox``).
-    tier: of Cosmos 3's canvas table ("256", "480", "720", ...): the composed picture is then brought onto the table's
-    nearest canvas, downscaling only (bicubic, antialiased) and filling with ``pad`` at the right and the bottom. None:
-    the composed picture is what the model sees.
-    jpeg_quality: each camera goes through a JPEG of that quality first. crop_fraction: each camera's centre square of
-    that share of its area is cut out, after a resize to its place, and brought to size again.
+    Each camera, in this order: turned from the robot's orientation to ``orientation``; through a JPEG of
+    ``jpeg_quality``; cut to its crop box (pixels of the turned picture); brought to its place by ``resize``, with its
+    aspect ratio changed (``stretch``) or black bars added (``letterbox``); its centre of the share ``crop_fraction`` of
+    the area cut out and brought to size again (bilinear, antialiased).
+    composed: the size that the places lie on where it is not ``height`` x ``width``; the composed picture is then
+    stretched to that by ``resize``.
+    tier: of Cosmos 3's canvas table: the composed picture is brought onto the table's nearest canvas, downscaling only
+    (bicubic, antialiased) and filling with ``pad`` at the right and the bottom. None: the composed picture is what the
+    model sees.
     """
 
     height: int = Field(gt=0)
     width: int = Field(gt=0)
     placements: tuple[Placement, ...]
-    resize: Literal["area", "bilinear", "bilinear_antialias", "bicubic", "bicubic_antialias"] = "area"
-    fit: Literal["stretch", "letterbox"] = "stretch"
-    tier: Literal["256", "480", "704", "720", "768"] | None = None
-    pad: Literal["black", "reflect"] = "black"
+    orientation: Orientation = "upright"
     jpeg_quality: int | None = Field(default=None, ge=1, le=100)
+    resize: ResizeRule = "area"
+    fit: Literal["stretch", "letterbox"] = "stretch"
     crop_fraction: float | None = Field(default=None, gt=0, lt=1)
+    composed: Size | None = None
+    tier: CanvasTier | None = None
+    pad: Literal["black", "reflect"] = "black"
 
     @model_validator(mode="after")
     def _inside(self) -> CanvasSpec:
+        height, width = (self.composed.height, self.composed.width) if self.composed else (self.height, self.width)
         for p in self.placements:
-            if p.to.top + p.to.height > self.height or p.to.left + p.to.width > self.width:
-                raise ValueError(f"placement of {p.camera!r} leaves the {self.height}x{self.width} canvas: {p.to}")
+            if p.to.top + p.to.height > height or p.to.left + p.to.width > width:
+                raise ValueError(f"placement of {p.camera!r} leaves the {height}x{width} canvas: {p.to}")
         return self
 
 
@@ -68,24 +99,25 @@ class PromptSpec(Spec):
     template: ``caption`` is the instruction, lower case, no full stop; ``instruction`` is the instruction as given;
     ``action_json`` and ``action_plain`` are Cosmos 3's two forms of an action prompt.
     viewpoint: the sentence of Cosmos 3's action prompts. layout_text: the sentence about what is where on the canvas.
+    append: sentences added to the instruction itself, each unless it is there already, before the template is applied.
     idle: whether the text says how many rows stand still: ``omit``, ``zero`` (always 0) or ``given`` (by the caller).
-    seconds: whether durations are whole seconds or decimals. system_prompt: whether the chat template adds one.
+    seconds: whether durations are whole seconds or decimals. resolution: whether the stated size is that of the canvas
+    the model sees or of the composed ``source`` before it. system_prompt: whether the chat template adds one.
     """
 
     template: Literal["caption", "instruction", "action_json", "action_plain"]
-    viewpoint: (
-        Literal["ego_view", "third_person_view", "wrist_view", "concat_view", "top_down_2d_view", "video_game_view"]
-        | None
-    ) = None
+    viewpoint: Viewpoint | None = None
     layout_text: str = ""
+    append: tuple[str, ...] = ()
     idle: Literal["omit", "zero", "given"] = "omit"
     seconds: Literal["whole", "decimal"] = "whole"
+    resolution: Literal["canvas", "source"] = "canvas"
     system_prompt: bool = False
 
     @model_validator(mode="after")
     def _consistent(self) -> PromptSpec:
-        if self.template.startswith("action_") and self.viewpoint is None:
-            raise ValueError(f"template {self.template!r} needs a viewpoint")
+        if self.template == "action_json" and self.viewpoint is None and not self.layout_text.strip():
+            raise ValueError("template 'action_json' needs a viewpoint or a layout_text")
         return self
 
 
