@@ -13,31 +13,49 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cosmos_robot.errors import InputError
-
-TEMPORAL_COMPRESSION = 4
-"""Pixel frames (and control steps) per latent frame of the Wan VAE."""
+from cosmos_robot.backbone.cosmos3.layout import TEMPORAL_COMPRESSION, check_fps
 
 
-def text_positions(count: int) -> Tensor:
-    """(3, count): the same running number on each axis."""
-    return torch.arange(count, dtype=torch.float32).expand(3, -1)
+def text_positions(count: int, offset: float = 0) -> Tensor:
+    """(3, count): the same running number on each axis, from ``offset``."""
+    return (torch.arange(count, dtype=torch.float32) + offset).expand(3, -1)
 
 
 def vision_positions(frames: int, height: int, width: int, fps: float, offset: float, base_fps: float = 24.0) -> Tensor:
     """(3, frames * height * width) of a patch grid, row-major; rows and columns count from 0."""
-    _check_fps(fps)
-    index = torch.arange(frames, dtype=torch.float32)
-    time = index / (fps / TEMPORAL_COMPRESSION) * (base_fps / TEMPORAL_COMPRESSION) + offset
-    row, column = (torch.arange(side, dtype=torch.float32) for side in (height, width))
-    return torch.stack(torch.meshgrid(time, row, column, indexing="ij")).flatten(1)
+    return grid_positions((frames, height, width), offset, fps, base_fps)
 
 
 def action_positions(rows: int, fps: float, offset: float, start: int, base_fps: float = 24.0) -> Tensor:
-    """(3, rows): row j stands at control step ``j + start`` of the video's clock; h = w = 0."""
-    _check_fps(fps)
-    time = (torch.arange(rows, dtype=torch.float32) + start) / fps * (base_fps / TEMPORAL_COMPRESSION) + offset
-    return torch.stack([time, torch.zeros(rows), torch.zeros(rows)])
+    """(3, rows): row j stands at control step ``j + start`` of the clock of ``fps``; h = w = 0."""
+    return grid_positions((rows, 1, 1), offset, fps, base_fps, 1, TEMPORAL_COMPRESSION, start)
+
+
+def grid_positions(
+    grid: tuple[int, int, int],
+    offset: float,
+    fps: float | None,
+    base_fps: float = 24.0,
+    compression: int = TEMPORAL_COMPRESSION,
+    base_compression: int | None = None,
+    start: int = 0,
+    reset_spatial: bool = True,
+) -> Tensor:
+    """(3, t * h * w) of any grid, row-major: time ``(index + start) / (fps / compression) * (base_fps /
+    base_compression) + offset``.
+
+    fps: None counts whole steps from the offset without its fraction. base_compression: ``compression`` if None.
+    reset_spatial: whether rows and columns count from 0, or from the whole part of the offset.
+    """
+    index = torch.arange(grid[0], dtype=torch.float32)
+    if fps is None:
+        time = index + int(offset) + start
+    else:
+        check_fps(fps)
+        time = (index + start) / (fps / compression) * (base_fps / (base_compression or compression)) + offset
+    first = 0 if reset_spatial else int(offset)
+    row, column = (torch.arange(first, first + side, dtype=torch.float32) for side in grid[1:])
+    return torch.stack(torch.meshgrid(time, row, column, indexing="ij")).flatten(1)
 
 
 def rotary_angles(positions: Tensor, head_dim: int, theta: float, axes: tuple[int, int, int]) -> Tensor:
@@ -51,8 +69,3 @@ def rotary_angles(positions: Tensor, head_dim: int, theta: float, axes: tuple[in
     for number in (1, 2):
         axis[number : 3 * axes[number] : 3] = number
     return positions.to(torch.float32)[axis].T * frequencies
-
-
-def _check_fps(fps: float) -> None:
-    if not fps > 0:
-        raise InputError(f"fps must be positive, got {fps}")

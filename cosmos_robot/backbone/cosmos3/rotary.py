@@ -93,7 +93,7 @@ def _generation_table(geometry: _Geometry, plan: TokenPlan, text_length: int, de
     patches = (frames, -(-height // geometry.patch), -(-width // geometry.patch))
     offset = text_length + geometry.margin
     vision = vision_positions(*patches, plan.fps, offset, geometry.base_fps)
-    rows = action_positions(plan.rows, plan.fps, offset, plan.action_start, geometry.base_fps)
+    rows = action_positions(plan.rows, plan.action_fps or plan.fps, offset, plan.action_start, geometry.base_fps)
     return _table(geometry, torch.cat([vision, rows], dim=1), device)
 
 
