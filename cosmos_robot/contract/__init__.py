@@ -32,7 +32,7 @@ from cosmos_robot.contract.numbers import (
     Statistics,
 )
 from cosmos_robot.contract.robot import (
-    ROTATION_WIDTH,
+    ROTATION_WIDTHS,
     CameraSpec,
     FieldKind,
     FieldSpec,
@@ -46,7 +46,7 @@ __all__ = [
     "CONTRACT_FILE",
     "CONTRACT_VERSION",
     "NEEDED_STATISTICS",
-    "ROTATION_WIDTH",
+    "ROTATION_WIDTHS",
     "Backbone",
     "Box",
     "CameraSpec",

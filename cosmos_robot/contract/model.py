@@ -65,6 +65,7 @@ class CanvasSpec(Spec):
     ``jpeg_quality``; cut to its crop box (pixels of the turned picture); brought to its place by ``resize``, with its
     aspect ratio changed (``stretch``) or black bars added (``letterbox``); its centre of the share ``crop_fraction`` of
     the area cut out and brought to size again (bilinear, antialiased).
+    arrangement: ``one_picture``; or ``frames``, where each placement is a picture of its own, in their order.
     composed: the size that the places lie on where it is not ``height`` x ``width``; the composed picture is then
     stretched to that by ``resize``.
     tier: of Cosmos 3's canvas table: the composed picture is brought onto the table's nearest canvas, downscaling only
@@ -75,6 +76,7 @@ class CanvasSpec(Spec):
     height: int = Field(gt=0)
     width: int = Field(gt=0)
     placements: tuple[Placement, ...]
+    arrangement: Literal["one_picture", "frames"] = "one_picture"
     orientation: Orientation = "upright"
     jpeg_quality: int | None = Field(default=None, ge=1, le=100)
     resize: ResizeRule = "area"
@@ -125,7 +127,7 @@ class SamplerSpec(Spec):
     """How noise becomes actions and video.
 
     solver: ``euler`` and ``unipc`` follow Cosmos 3's flow schedule (``shift``); ``edm_2ab`` is Cosmos Policy's, from
-    ``sigma_max`` to ``sigma_min``. guidance: 1 is off. guidance_interval: timesteps t with low < t < high get it, all if
+    ``sigma_max`` to ``sigma_min``. guidance: 1 is off. guidance_interval: the timesteps low < t < high get it, all if
     None. guidance_clamp: scale the guided velocity down to the norm of the conditional one.
     noise: ``per_modality`` draws video and actions each from the start of the seed, ``joint`` draws one block;
     NumPy's RandomState, float32.
@@ -156,9 +158,11 @@ class ModelSpec(Spec):
     """What a checkpoint expects: modes, rows, canvas, spaces, normalisers, prompt, sampler.
 
     chunk: action rows predicted per call. execute: how many of them a caller should run before asking again.
-    domain_id, domain_name: Cosmos 3's embodiment slot and its name in the reference.
+    domain_id, domain_name: Cosmos 3's embodiment slot and its name in the reference; None for ``predict2``.
     state_row: whether the state rides along as one clean action row. history_rows: past commands before it.
     actions_per_frame: action rows per frame of video; with 1 the video has chunk + 1 frames.
+    frames: of ``predict2``, what each latent frame holds, in order: "blank", "state", "action", "value", a camera's
+    name, and "future state" or "future CAMERA" for the same after the chunk.
     fps: frames per second told to the model, the robot's rate if None.
     action_space, state_space: None where the model speaks the robot's own numbers.
     sees: False for a blind control, which reads a black canvas whatever the cameras show.
@@ -167,13 +171,14 @@ class ModelSpec(Spec):
     name: str
     backbone: Backbone
     modes: tuple[Mode, ...] = Field(default=("policy",), min_length=1)
-    domain_id: int = Field(ge=0, lt=32)
+    domain_id: int | None = Field(ge=0, lt=32)
     domain_name: str = ""
     chunk: int = Field(gt=0)
     execute: int = Field(gt=0)
     state_row: bool
     history_rows: int = Field(default=0, ge=0)
     actions_per_frame: int = Field(default=1, gt=0)
+    frames: tuple[str, ...] = ()
     fps: float | None = Field(default=None, gt=0)
     sees: bool = True
     action_space: ModelSpace | None = None
@@ -188,4 +193,10 @@ class ModelSpec(Spec):
     def _consistent(self) -> ModelSpec:
         if self.execute > self.chunk:
             raise ValueError(f"execute={self.execute} is more than chunk={self.chunk}")
+        if (self.backbone == "cosmos3") != (self.domain_id is not None):
+            raise ValueError(f"domain_id={self.domain_id}: cosmos3 needs one, and no other backbone has one")
+        if (self.backbone == "predict2") != bool(self.frames):
+            raise ValueError("frames: predict2 needs the order of its latent frames, and no other backbone has one")
+        if self.canvas.arrangement == "frames" and self.backbone != "predict2":
+            raise ValueError("canvas.arrangement 'frames' needs backbone 'predict2'")
         return self

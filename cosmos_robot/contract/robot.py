@@ -17,9 +17,9 @@ RotationFormat = Literal[
     "quat_xyzw", "quat_wxyz", "rotvec", "rotvec_robosuite", "euler_xyz", "rot6d", "rot9d", "matrix"
 ]
 """rotvec: the shortest rotation vector. rotvec_robosuite: robosuite's, angle 0 to 2 pi, no sign flip of the quaternion.
-rot6d: the first two columns of the matrix, column after column. rot9d: all three. matrix: row after row."""
+rot6d: the first two columns of the matrix, column after column. rot9d, matrix: all nine numbers, row after row."""
 
-ROTATION_WIDTH: Final[dict[RotationFormat, int]] = {
+ROTATION_WIDTHS: Final[dict[RotationFormat, int]] = {
     "quat_xyzw": 4,
     "quat_wxyz": 4,
     "rotvec": 3,
@@ -64,8 +64,8 @@ class FieldSpec(Spec):
     def _consistent(self) -> FieldSpec:
         if (self.kind == "rotation") != (self.rotation is not None):
             raise ValueError(f"field {self.name!r}: kind 'rotation' and a rotation format go together")
-        if self.rotation and ROTATION_WIDTH[self.rotation] != self.width:
-            numbers = ROTATION_WIDTH[self.rotation]
+        if self.rotation and ROTATION_WIDTHS[self.rotation] != self.width:
+            numbers = ROTATION_WIDTHS[self.rotation]
             raise ValueError(f"field {self.name!r}: {self.rotation} has {numbers} numbers, width says {self.width}")
         for name, limit in (("low", self.low), ("high", self.high)):
             if limit is not None and len(limit) != self.width:
@@ -78,8 +78,9 @@ class FieldSpec(Spec):
 class GripperSpec(Spec):
     """The gripper's numbers: which value opens, which closes, and whether values between mean anything.
 
-    field: the first gripper field. also: fields of further hands with the same values. threshold: where a binary
-    gripper changes its mind, the middle if None. hysteresis: how far past the threshold a value must go to change it.
+    field: the first gripper field. also: fields of further hands with the same values. threshold, hysteresis: of a
+    binary gripper, both in openness (0 closed, 1 open): where the decision turns, and the width of the band around it
+    in which the last decision stays.
     """
 
     field: str
@@ -87,16 +88,16 @@ class GripperSpec(Spec):
     open_value: float
     closed_value: float
     kind: Literal["continuous", "binary"]
-    threshold: float | None = None
+    threshold: float = Field(default=0.5, gt=0, lt=1)
     hysteresis: float = Field(default=0.0, ge=0)
 
     @model_validator(mode="after")
     def _consistent(self) -> GripperSpec:
-        low, high = sorted((self.open_value, self.closed_value))
-        if low == high:
-            raise ValueError(f"gripper {self.field!r}: open_value and closed_value are both {low}")
-        if self.threshold is not None and not low < self.threshold < high:
-            raise ValueError(f"gripper {self.field!r}: threshold {self.threshold} is not between {low} and {high}")
+        if self.open_value == self.closed_value:
+            raise ValueError(f"gripper {self.field!r}: open_value and closed_value are both {self.open_value}")
+        half = self.hysteresis / 2
+        if not (half <= self.threshold and self.threshold + half <= 1):
+            raise ValueError(f"gripper {self.field!r}: threshold {self.threshold} +- {half} must lie within 0 and 1")
         return self
 
     @property
