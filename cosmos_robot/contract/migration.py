@@ -11,7 +11,7 @@ from cosmos_robot.errors import ContractError
 Document = dict[str, Any]
 
 FIELDS_OF_1: Final[dict[str, dict[str, str]]] = {
-    "eef_position": {"kind": "position", "frame": "world"},
+    "eef_position": {"kind": "position", "frame": "base"},
     "eef_rot6d": {"kind": "rotation", "rotation": "rot6d", "frame": "world"},
     "gripper_qpos": {"kind": "gripper"},
     "position": {"kind": "position", "frame": "world"},
