@@ -20,9 +20,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from cosmos_robot.contract import RobotSpec
+from cosmos_robot.data.lerobot_writing import require_absent
 from cosmos_robot.data.sheet import write_sheet
 from cosmos_robot.data.staging import Staging
-from cosmos_robot.data.store import EpisodeStore, require_absent, write_dataset
+from cosmos_robot.data.store import EpisodeStore, write_dataset
 from cosmos_robot.data.workers import Demonstrator, DemonstratorSpec, Job, NotDemonstrated, Result, WorkerPool
 from cosmos_robot.errors import CheckpointError, InputError, Interrupted, WorkerError
 

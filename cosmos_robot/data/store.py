@@ -20,7 +20,6 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,14 +31,20 @@ from rich.progress import track
 
 from cosmos_robot.contract import RobotSpec
 from cosmos_robot.data.episodes import Episode, EpisodeInfo, require_storable
+from cosmos_robot.data.lerobot_writing import (
+    REPOSITORY,
+    VIDEO_FILE_MB,
+    open_writer,
+    partial_of,
+    quiet,
+    remedy,
+    require_absent,
+)
 from cosmos_robot.errors import CheckpointError, InputError
 
 SIDECAR = "meta/cosmos_robot.json"
 VERSION = 1
-REPOSITORY = "local/cosmos-robot"
 IMAGE, PRIVILEGED = "observation.images.", "privileged."
-# Appending an episode rewrites the video file it goes to, so small files keep that cheap; they hold about 15 episodes.
-VIDEO_FILE_MB = 10
 
 
 def write_dataset(
@@ -63,11 +68,11 @@ def write_dataset(
     require_absent(folder)
     fps = _frames_per_second(robot, stride)
     about = {"stride": stride, "notes": _json(notes or {})}
-    partial = _partial(folder)
+    partial = partial_of(folder)
     writer = _Writer(partial, robot, fps)
     shown = {"total": total, "console": Console(stderr=True), "disable": not progress, "transient": True}
     try:
-        with _quiet():
+        with quiet():
             for episode in track(_ahead(episodes), "writing", **shown):
                 writer.add(episode)
             writer.finish(about)
@@ -148,14 +153,6 @@ class EpisodeStore(Sequence[Episode]):
         return np.ascontiguousarray(frames.permute(0, 2, 3, 1).numpy())
 
 
-def require_absent(folder: Path) -> None:
-    """Raise CheckpointError if a dataset, whole or half-written, is at ``folder``."""
-    if folder.exists():
-        raise CheckpointError(f"{folder} is already there; choose another folder or delete it yourself")
-    if _partial(folder).exists():
-        raise CheckpointError(f"an earlier run was killed while it wrote {folder}; {_remedy(folder)}")
-
-
 def read_dataset(folder: str | Path) -> Iterator[Episode]:
     """Iterate over the episodes of ``folder``. Raises CheckpointError as ``EpisodeStore`` does."""
     return iter(EpisodeStore(folder))
@@ -175,7 +172,8 @@ class _Writer:
         shapes = {"action_chunk": episode.actions.shape[1:], **{n: v.shape[1:] for n, v in episode.extras.items()}}
         if self._lerobot is None:
             self._shapes = shapes
-            self._lerobot = _create(self._folder, self._robot, self._fps, episode)
+            features = _features(self._robot, episode)
+            self._lerobot = open_writer(self._folder, self._fps, features, self._robot.name, VIDEO_FILE_MB)
         if shapes != self._shapes:
             raise InputError(f"episode {len(self._entries)}: shapes are {shapes}, those before it have {self._shapes}")
         columns = _columns(episode)
@@ -215,34 +213,6 @@ class _Writer:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _create(folder: Path, robot: RobotSpec, fps: int, episode: Episode) -> Any:
-    from lerobot.configs import RGBEncoderConfig
-    from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata
-    from lerobot.datasets.dataset_writer import DatasetWriter
-
-    from cosmos_robot.data.video import ENCODER, EpisodeEncoder
-
-    settings = RGBEncoderConfig(**ENCODER)
-    meta = LeRobotDatasetMetadata.create(
-        REPOSITORY,
-        fps,
-        _features(robot, episode),
-        robot_type=robot.name,
-        root=folder,
-        metadata_buffer_size=100,
-        video_files_size_in_mb=VIDEO_FILE_MB,
-    )
-    return DatasetWriter(
-        meta=meta,
-        root=meta.root,
-        rgb_encoder=settings,
-        depth_encoder=None,
-        encoder_threads=1,
-        batch_encoding_size=1,
-        streaming_encoder=EpisodeEncoder(fps, settings),
-    )
-
-
 def _features(robot: RobotSpec, episode: Episode) -> dict[str, dict[str, Any]]:
     def names(fields) -> list[str]:
         return [f.name if f.width == 1 else f"{f.name}.{i}" for f in fields for i in range(f.width)]
@@ -275,7 +245,7 @@ def _columns(episode: Episode) -> dict[str, NDArray]:
 def _open(folder: Path, episodes: int, rows: int) -> tuple[Any, Any]:
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
-    with _quiet():
+    with quiet():
         dataset = LeRobotDataset(REPOSITORY, root=folder)
     if (dataset.meta.total_episodes, dataset.meta.total_frames) != (episodes, rows):
         raise CheckpointError(
@@ -287,8 +257,8 @@ def _open(folder: Path, episodes: int, rows: int) -> tuple[Any, Any]:
 
 def _read_sidecar(folder: Path) -> dict[str, Any]:
     path = folder / SIDECAR
-    if not folder.is_dir() and _partial(folder).is_dir():
-        raise CheckpointError(f"{folder} was never finished; {_remedy(folder)}")
+    if not folder.is_dir() and partial_of(folder).is_dir():
+        raise CheckpointError(f"{folder} was never finished; {remedy(folder)}")
     if not path.is_file():
         raise CheckpointError(f"no {SIDECAR} in {folder}: it is not a dataset written by cosmos-robot, or half of one")
     try:
@@ -306,17 +276,6 @@ def _read_sidecar(folder: Path) -> dict[str, Any]:
     return about
 
 
-def _remedy(folder: Path) -> str:
-    return (
-        f"delete {_partial(folder)} and run the same command again (a collection keeps its episodes until its dataset "
-        "is complete)"
-    )
-
-
-def _partial(folder: Path) -> Path:
-    return folder.with_name(folder.name + ".partial")
-
-
 def _frames_per_second(robot: RobotSpec, stride: int) -> int:
     rate = robot.rate_hz / stride
     if stride < 1 or rate != int(rate):
@@ -331,19 +290,3 @@ def _json(notes: Mapping[str, Any]) -> dict[str, Any]:
         return json.loads(json.dumps(dict(notes)))
     except TypeError as error:
         raise InputError(f"notes: {error}; they are kept as JSON") from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bar for each episode from ``datasets``, no codec chatter: LeRobot switches libav's printing on."""
-    import av
-    import datasets
-
-    av.logging.set_libav_level(av.logging.ERROR)
-    shown = datasets.is_progress_bar_enabled()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if shown:
-            datasets.enable_progress_bars()

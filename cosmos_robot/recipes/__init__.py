@@ -59,7 +59,7 @@ def collect(
         checkpoint: let this policy (shipped name or folder) drive and only label where it gets to (DAgger).
     """
     from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
-    from cosmos_robot.data.store import require_absent
+    from cosmos_robot.data.lerobot_writing import require_absent
     from cosmos_robot.envs.libero import find_task
     from cosmos_robot.recipes.tiny_libero import record_demos
 
