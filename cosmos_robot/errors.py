@@ -55,5 +55,9 @@ class WorkerError(CosmosRobotError, RuntimeError):
     """A process that works for us died, hangs, or met an error that is none of the above."""
 
 
+class RobotError(CosmosRobotError, RuntimeError):
+    """A robot cannot be reached, refuses a command, or stopped by itself; the message says how to go on."""
+
+
 class Interrupted(CosmosRobotError):
     """A long job was stopped by the user; what it had is saved and the message says how to resume."""

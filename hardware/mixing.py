@@ -1,0 +1,46 @@
+"""Weighted means of commands: positions as numbers, rotations as rotations, binary grippers by vote."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
+
+from cosmos_robot.actions.rotations import RotationFormat, convert
+from cosmos_robot.contract import RobotSpec
+
+Array = NDArray[np.float64]
+
+
+def mix(spec: RobotSpec, commands: Array, weights: Array) -> Array:
+    """The mean (D,) of commands (n, D) under weights (n,) that sum to one.
+
+    Rotation fields of absolute commands are averaged on the sphere (scipy's ``Rotation.mean``); changes of rotation are
+    small and averaged as numbers. A binary gripper takes the value with more weight behind it, the newest at a tie.
+    """
+    out = weights @ commands
+    start = 0
+    for field in spec.action:
+        part = slice(start, start + field.width)
+        start += field.width
+        if field.rotation is not None and spec.action_reference == "absolute":
+            out[part] = _mean_rotation(commands[:, part], weights, field.rotation)
+        elif spec.gripper is not None and field.name in spec.gripper.fields and spec.gripper.kind == "binary":
+            out[part] = _vote(commands[:, part], weights, spec)
+    return out
+
+
+def _mean_rotation(numbers: Array, weights: Array, name: RotationFormat) -> Array:
+    kept = weights > 0
+    turns = Rotation.from_quat(convert(numbers[kept], name, "quat_xyzw"))
+    return convert(np.asarray(turns.mean(weights[kept]).as_quat()), "quat_xyzw", name)
+
+
+def _vote(numbers: Array, weights: Array, spec: RobotSpec) -> Array:
+    gripper = spec.gripper
+    assert gripper is not None
+    middle = (gripper.open_value + gripper.closed_value) / 2 if gripper.threshold is None else gripper.threshold
+    closing = (numbers - middle) * (gripper.closed_value - gripper.open_value) > 0
+    share = weights @ closing
+    closed = np.where(np.isclose(share, 0.5), closing[-1], share > 0.5)
+    return np.where(closed, gripper.closed_value, gripper.open_value)
