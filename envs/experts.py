@@ -12,7 +12,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from cosmos_robot.actions.rotations import matrix_to_rotvec
+from cosmos_robot.actions.rotations import convert
 from cosmos_robot.envs.libero_scene import LiberoScene
 
 HAND_DOWN = np.diag([1.0, -1.0, -1.0])
@@ -88,7 +88,8 @@ class PickPlaceExpert:
             self._last_z = np.inf
         else:
             self._ticks += 1
-        rotation = matrix_to_rotvec(HAND_DOWN @ self.scene.data.xmat[self._hand_body].reshape(3, 3).T)
+        turn = HAND_DOWN @ self.scene.data.xmat[self._hand_body].reshape(3, 3).T
+        rotation = convert(turn, "matrix", "rotvec")
         move = np.clip(10 * (target - self.eef()), -1, 1)
         return np.concatenate([move, np.clip(2 * rotation, -0.3, 0.3), [gripper]])
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cosmos_robot.actions.codec import Codec
-from cosmos_robot.actions.normalization import statistics
+from cosmos_robot.actions.statistics import statistics_of
 from cosmos_robot.contract import Contract, Normalization, RobotSpec
 from cosmos_robot.errors import InputError
 from cosmos_robot.training.cache import FrameCache
@@ -99,7 +99,7 @@ def fit_contract(contract: Contract, caches: Sequence[FrameCache], method: str, 
     for name, rows, floor in (("state", states, state_floor), ("action", actions, action_floor)):
         field = f"{name}_normalization"
         if getattr(contract.model, field).method == "identity":
-            changes[field] = Normalization(method=method, scale_floor=floor, statistics=statistics(rows))
+            changes[field] = Normalization(method=method, scale_floor=floor, statistics=statistics_of(rows))
     return Contract(robot=contract.robot, model=contract.model.model_copy(update=changes))
 
 

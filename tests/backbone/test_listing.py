@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from cosmos_robot import cli
-from cosmos_robot.actions.normalization import statistics
+from cosmos_robot.actions.statistics import statistics_of
 from cosmos_robot.backbone.cosmos3.folder import SHARED_KEY, find_checkpoint
 from cosmos_robot.backbone.cosmos3.listing import describe, list_parts
 from cosmos_robot.contract import (
@@ -46,7 +46,7 @@ def contract() -> Contract:
         rate_hz=5.0,
     )
     norm = Normalization(
-        method="quantile", scale_floor=0.1, statistics=statistics(np.arange(14, dtype=float).reshape(7, 2))
+        method="quantile", scale_floor=0.1, statistics=statistics_of(np.arange(14, dtype=float).reshape(7, 2))
     )
     model = ModelSpec(
         name="plotter",
