@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cosmos_robot.contract import RobotSpec
+from cosmos_robot.envs.truth import GroundTruth
 from cosmos_robot.errors import InputError
 from cosmos_robot.types import Image, LazyImages, Observation
 
@@ -47,6 +48,10 @@ class RobotEnv(gymnasium.Env):
     instruction: str
     init_state_count: int = 0
     """How many official initial states there are, for ``reset(options={"init_state": i})``."""
+    settle_steps: int = 0
+    """Steps of no motion that a reset takes before its observation; not counted in the budget."""
+    step_budget: int | None = None
+    """Control steps until truncation, None for no end."""
 
     def __init__(self) -> None:
         self._moment = 0
@@ -120,9 +125,18 @@ class RobotEnv(gymnasium.Env):
         self.robot.camera(name)
         return self._draw(name)
 
+    def ground_truth(self) -> GroundTruth | None:
+        """What the simulator itself knows, since the last reset, for probes; None where it cannot be asked."""
+        return None
+
     def close(self) -> None:
         """Free the simulator; calling it again does nothing."""
         self._closed = True
+
+    @property
+    def running(self) -> bool:
+        """Whether an episode is on: there was a reset, and no end since."""
+        return self._running
 
     def observe(self) -> Observation:
         """The present observation, without stepping."""

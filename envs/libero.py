@@ -20,9 +20,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cosmos_robot.actions.rotations import quat_xyzw_to_rot6d
+from cosmos_robot.actions.rotations import convert
 from cosmos_robot.contract import CameraSpec, FieldSpec, GripperSpec, RobotSpec
 from cosmos_robot.envs.base import RobotEnv, init_state
+from cosmos_robot.envs.truth import GroundTruth
 from cosmos_robot.errors import DependencyError, RenderError, UnknownNameError
 from cosmos_robot.types import Image
 
@@ -37,20 +38,22 @@ GL_REMEDY = (
     "MUJOCO_GL=egl, or MUJOCO_GL=osmesa where EGL is not to be had"
 )
 
-_SIM_CAMERAS = {"agentview": "agentview", "wrist": "robot0_eye_in_hand"}
+SIM_CAMERAS = {"agentview": "agentview", "wrist": "robot0_eye_in_hand"}
+"""Our camera names to the simulator's."""
+
 _GRIPPER_OPEN = np.array([1.0, -1.0])
 _HOLD = np.array([0.0, 0, 0, 0, 0, 0, -1])
 
 LIBERO_PANDA = RobotSpec(
     name="libero-panda",
-    cameras=tuple(CameraSpec(name=name, height=256, width=256) for name in _SIM_CAMERAS),
+    cameras=tuple(CameraSpec(name=name, height=256, width=256) for name in SIM_CAMERAS),
     state=(
         FieldSpec(
             name="eef_position",
             width=3,
             unit="m",
             kind="position",
-            frame="world",
+            frame="base",
             meaning="grip site from the arm's base, world axes",
         ),
         FieldSpec(
@@ -207,6 +210,11 @@ class LiberoEnv(RobotEnv):
         """robosuite's robot."""
         return self.sim_env.env.robots[0]
 
+    def ground_truth(self) -> GroundTruth:
+        from cosmos_robot.envs.libero_truth import LiberoTruth
+
+        return LiberoTruth(self)
+
     def close(self) -> None:
         if not self._closed:
             super().close()
@@ -297,13 +305,13 @@ class LiberoEnv(RobotEnv):
         wxyz = data.get_body_xquat(self.arm.robot_model.eef_name)
         return {
             "eef_position": data.site_xpos[self.arm.eef_site_id] - data.get_body_xpos(self.arm.robot_model.root_body),
-            "eef_rot6d": quat_xyzw_to_rot6d(np.roll(wxyz, -1)),
+            "eef_rot6d": convert(wxyz, "quat_wxyz", "rot6d"),
             "gripper_qpos": np.array(data.qpos[self.arm._ref_gripper_joint_pos_indexes]),
         }
 
     def _draw(self, camera: str) -> Image:
         spec = self.robot.camera(camera)
-        rows = self.sim.render(camera_name=_SIM_CAMERAS[camera], width=spec.width, height=spec.height)
+        rows = self.sim.render(camera_name=SIM_CAMERAS[camera], width=spec.width, height=spec.height)
         return np.ascontiguousarray(rows[::-1])
 
 

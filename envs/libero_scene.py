@@ -10,7 +10,8 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from cosmos_robot.envs.libero import _SIM_CAMERAS, LiberoEnv
+from cosmos_robot.envs.libero import SIM_CAMERAS, LiberoEnv
+from cosmos_robot.envs.mujoco_truth import pinhole
 from cosmos_robot.errors import InputError
 
 MAX_OBJECTS = 8
@@ -91,13 +92,9 @@ class LiberoScene:
 
     def project(self, camera: str, points: NDArray[np.float64]) -> NDArray[np.float64]:
         """World points (N, 3) to (N, 3): u, v as fractions of the upright picture, and 1 where inside it."""
-        cam = mujoco.mj_name2id(self.model, mujoco.mjtObj.mjOBJ_CAMERA, _SIM_CAMERAS[camera])
-        local = (points - self.data.cam_xpos[cam]) @ self.data.cam_xmat[cam].reshape(3, 3)
-        depth = np.maximum(-local[:, 2], 1e-6)
-        focal = 0.5 / np.tan(np.radians(self.model.cam_fovy[cam]) / 2)
-        u, v = 0.5 + focal * local[:, 0] / depth, 0.5 - focal * local[:, 1] / depth
-        inside = (local[:, 2] < 0) & (u >= 0) & (u < 1) & (v >= 0) & (v < 1)
-        return np.stack([np.clip(u, -1, 2), np.clip(v, -1, 2), inside], axis=1)
+        spec = self.env.robot.camera(camera)
+        index = self.model.camera(SIM_CAMERAS[camera]).id
+        return pinhole(self.model, self.data, index, points, spec.width / spec.height)
 
     def _object(self, name: str, body: int) -> SceneObject:
         address = None
