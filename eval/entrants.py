@@ -6,7 +6,6 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from cosmos_robot.contract import CONTRACT_FILE, Contract
 from cosmos_robot.errors import InputError
 from cosmos_robot.eval.protocol import EvalProtocol
 from cosmos_robot.eval.results import RunHeader, hash_folder
@@ -64,7 +63,7 @@ def open_entrant(
     if kind != "checkpoint":
         if blind:
             raise InputError(f"--blind asks for a checkpoint's control, --policy {kind} for another; drop one of them")
-        contract = Contract.load(find_checkpoint(ckpt).folder)
+        contract = find_checkpoint(ckpt).contract()
         return Entrant(load_policy(kind, contract=contract), kind, None, None, kind)
     if threads < 1:
         raise InputError(f"threads: expected at least 1, got {threads}")
@@ -77,7 +76,7 @@ def open_entrant(
 
 def hash_checkpoint(found: CheckpointFolder) -> str:
     """SHA-256 over the contract and every part, wherever it lies: the same for a copy under another name."""
-    digest = hashlib.sha256((found.folder / CONTRACT_FILE).read_bytes())
+    digest = hashlib.sha256(found.contract_file.read_bytes())
     for name, part in sorted(found.parts.items()):
         digest.update(f"{name} {hash_folder(part)}\n".encode())
     return digest.hexdigest()

@@ -32,24 +32,26 @@ def load_policy(
 ) -> Policy:
     """The policy called ``name``.
 
-    name: ``random`` or ``zero`` (these need the ``contract`` to act under), a shipped checkpoint, a checkpoint folder,
+    name: ``random`` or ``zero`` (these need the ``contract`` to act under), a shipped or released checkpoint, a folder,
     or a hub id. blind: its blind control instead, the neighbour ``<name>-blind``. Raises UnknownNameError with the
     nearest names, CheckpointError or ContractError.
     """
-    from cosmos_robot.backbone.cosmos3.folder import find_checkpoint, shipped
+    from cosmos_robot.backbone.cosmos3.folder import find_checkpoint, known_names
+    from cosmos_robot.backbone.cosmos3.released import released
 
     if name in FAKES:
         if contract is None or blind:
             raise InputError(f"policy {name!r} needs a contract and has no blind control; got {contract=}, {blind=}")
         return FAKES.get(str(name))(contract)
-    known = [*FAKES, *shipped()]
-    if isinstance(name, str) and "/" not in name and name not in known and not Path(name).is_dir():
+    known = [*FAKES, *known_names()]
+    plain = isinstance(name, str) and "/" not in name and not Path(name).is_dir()
+    if plain and name not in known and not released(name):
         raise UnknownNameError("policy", name, known)
     if contract is not None:
         raise InputError(f"policy {name!r} is a checkpoint and brings its own contract; pass none")
     ref = blind_control(name) if blind else name
     found = find_checkpoint(ref)
-    made_for = Contract.load(found.folder).model
+    made_for = found.contract().model
     if blind and made_for.sees:
         raise ContractError(f"{found.name} is called a blind control, but its contract says model.sees=True")
     return BACKBONES.get(made_for.backbone)(ref, device)

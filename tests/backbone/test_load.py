@@ -19,7 +19,7 @@ from cosmos_robot.backbone.cosmos3.untrained import save_untrained, untrained_co
 from cosmos_robot.contract import CameraSpec, Contract, FieldSpec, RobotSpec
 from cosmos_robot.errors import CheckpointError, ContractError, InputError, UnknownNameError
 
-SMALL = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+SMALL = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_embodiment_domains": 8}
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 
 
@@ -135,7 +135,7 @@ def test_every_key_and_shape_is_checked(copy: Path) -> None:
 @pytest.mark.parametrize(
     "where, field, value, words",
     [
-        ("model", "domain_id", 32, "domain_id is 32, expected below 32"),
+        ("model", "domain_id", 8, "domain_id is 8, expected below 8"),
         ("robot", "action", (FieldSpec(name="move", width=17, unit="m"),), "robot.action is 17 wide"),
         ("robot", "state", (FieldSpec(name="pen", width=18, unit="m"),), "robot.state is 18 wide"),
     ],
@@ -187,7 +187,7 @@ def test_statistics_of_two_widths_are_refused(copy: Path, contract: Contract, na
 
 @pytest.mark.parametrize(
     ("content", "field"),
-    [(b"\xff\xfe{", "contract"), (b'{"robot": {"rate_hz": Infinity}}', "rate_hz"), (b"[]", "contract")],
+    [(b"\xff\xfe{", "contract"), (b'{"robot": {"rate_hz": Infinity}}', "Infinity"), (b"[]", "contract")],
 )
 def test_a_damaged_contract_is_refused(copy: Path, content: bytes, field: str) -> None:
     (copy / "contract.json").write_bytes(content)

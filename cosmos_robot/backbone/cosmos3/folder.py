@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-
-from cosmos_robot.contract import CONTRACT_FILE
+from cosmos_robot.backbone.cosmos3.released import RELEASED, Released, released
+from cosmos_robot.backbone.cosmos3.weights import listed_files, read_json
+from cosmos_robot.contract import CONTRACT_FILE, Contract, read_contract
 from cosmos_robot.errors import CheckpointError, UnknownNameError
 
 ASSETS = Path(__file__).parents[2] / "assets"
+CONTRACTS = ASSETS / "contracts"
 INDEX_FILE = "model_index.json"
 SHARED_KEY = "cosmos_robot_shared_parts"
 """Key of model_index.json that names a neighbour folder holding every part but the transformer."""
@@ -24,17 +24,29 @@ CONFIG_OF = {
     "text_tokenizer": "tokenizer_config.json",
     "scheduler": "scheduler_config.json",
 }
-_WEIGHTS = "diffusion_pytorch_model.safetensors"
 _HUB_ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """A complete checkpoint on disk. parts: where transformer, vae, text_tokenizer and scheduler lie."""
+    """A complete checkpoint on disk. parts: where transformer, vae, text_tokenizer and scheduler lie. contract_file:
+    beside the weights, or this package's own for a released checkpoint; None where the caller has to bring one."""
 
     name: str
     folder: Path
     parts: Mapping[str, Path]
+    contract_file: Path | None
+
+    def contract(self) -> Contract:
+        """The contract it was trained under. Raises CheckpointError if there is none, ContractError if it is broken."""
+        if self.contract_file is None:
+            raise CheckpointError(f"checkpoint {self.name!r} has no {CONTRACT_FILE}; {_CONTRACT_REMEDY}")
+        return read_contract(self.contract_file)
+
+
+_CONTRACT_REMEDY = (
+    "base models have none, since they serve many robots: write one beside the weights, or pass one when loading"
+)
 
 
 def shipped() -> dict[str, Path]:
@@ -42,76 +54,105 @@ def shipped() -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(ASSETS.glob(f"*/{CONTRACT_FILE}"))}
 
 
-def find_checkpoint(ref: str | Path) -> CheckpointFolder:
-    """The checkpoint called ``ref``: a shipped name, a local folder, or a hub id ``owner/name[@revision]``.
+def known_names() -> list[str]:
+    """Every name that stands for a checkpoint: shipped ones, then released ones."""
+    return [*shipped(), *RELEASED]
 
-    A shipped name wins over a folder of that name; write ``./name`` for the folder. Raises UnknownNameError with the
-    nearest shipped names, or CheckpointError naming the file that is missing.
+
+def find_checkpoint(ref: str | Path, *, needs_contract: bool = True) -> CheckpointFolder:
+    """The checkpoint called ``ref``: a shipped or released name, a local folder, or a hub id ``owner/name[@revision]``.
+
+    A known name wins over a folder of that name; write ``./name`` for the folder. needs_contract: False where the
+    caller brings one. Raises UnknownNameError with the nearest names, or CheckpointError naming the file that is
+    missing, or what would be downloaded and how to place it.
     """
     known = shipped()
     if str(ref) in known:
-        return check_complete(known[str(ref)])
+        return check_complete(known[str(ref)], needs_contract=needs_contract)
+    entry = released(ref) if isinstance(ref, str) else None
+    if entry and "/" not in str(ref):
+        return _released_folder(entry, needs_contract)
     if Path(ref).is_dir():
-        return check_complete(Path(ref))
+        return check_complete(Path(ref), needs_contract=needs_contract)
+    if entry:
+        return _released_folder(entry, needs_contract)
+    refuse_interrupted(Path(ref))
     hub = _HUB_ID.fullmatch(str(ref))
     if isinstance(ref, str) and hub:
-        return check_complete(_download(hub["id"], hub["revision"]), name=hub["id"])
+        folder = _download(hub["id"], hub["revision"])
+        own = released(hub["id"])
+        return check_complete(folder, hub["id"], own and _contract_of(own), needs_contract=needs_contract)
     if isinstance(ref, Path) or "/" in str(ref):
         raise CheckpointError(f"no checkpoint folder {ref}; expected a folder with {INDEX_FILE} and {CONTRACT_FILE}")
-    raise UnknownNameError("checkpoint", str(ref), known)
+    raise UnknownNameError("checkpoint", str(ref), known_names())
 
 
-def check_complete(folder: Path, name: str | None = None) -> CheckpointFolder:
-    """``folder`` with its parts located. Raises CheckpointError naming each file that should be there and is not."""
+def check_complete(
+    folder: Path, name: str | None = None, contract_file: Path | None = None, *, needs_contract: bool = True
+) -> CheckpointFolder:
+    """``folder`` with its parts located. Raises CheckpointError naming each file that should be there and is not.
+
+    contract_file: where the contract lies if not beside the weights.
+    """
     folder = folder.resolve()
     index = read_json(folder / INDEX_FILE)
     home = _shared_folder(folder, index)
     parts = {part: (folder if part == "transformer" else home) / part for part in CONFIG_OF}
     missing = [path for part, config in CONFIG_OF.items() if not (path := parts[part] / config).is_file()]
     for part in ("transformer", "vae"):
-        missing += [path for path in weight_files(parts[part]) if not path.is_file()]
-    if not (folder / CONTRACT_FILE).is_file():
-        missing.append(folder / CONTRACT_FILE)
+        missing += [path for path in listed_files(parts[part])[0] if not path.is_file()]
+    beside = folder / CONTRACT_FILE
+    found = beside if beside.is_file() else contract_file
+    if found is None and needs_contract:
+        missing.append(beside)
     if missing:
         listed = ", ".join(str(path.relative_to(folder.parent)) for path in missing)
-        raise CheckpointError(f"checkpoint {folder.name} is half-written or of another layout; missing: {listed}")
-    return CheckpointFolder(name or folder.name, folder, parts)
+        remedy = f" ({_CONTRACT_REMEDY})" if missing == [beside] else ""
+        raise CheckpointError(
+            f"checkpoint {folder.name} is half-written or of another layout; missing: {listed}{remedy}"
+        )
+    return CheckpointFolder(name or folder.name, folder, parts, found)
 
 
-def weight_files(part: Path) -> list[Path]:
-    """The safetensors files a part consists of: one, or the shards its index lists (whether or not they are there)."""
-    index = part / f"{_WEIGHTS}.index.json"
-    if not index.is_file():
-        return [part / _WEIGHTS]
-    shards = read_json(index).get("weight_map")
-    if not shards or not isinstance(shards, dict):
-        raise CheckpointError(f"{index} lists no weights under weight_map; copy or save it again")
-    return [part / name for name in sorted(set(shards.values()))]
+def leftovers(folder: Path) -> tuple[list[Path], list[Path]]:
+    """What killed calls of ``save_checkpoint`` left of ``folder``: checkpoints moved aside, and new ones, by age."""
+    found = [sorted(folder.parent.glob(f".{folder.name}.{kind}-*"), key=_made) for kind in ("old", "partial")]
+    return found[0], found[1]
 
 
-def tensor_shapes(part: Path) -> dict[str, tuple[int, ...]]:
-    """Shape of every tensor of a part, from the files' headers. Raises CheckpointError for a truncated file."""
-    shapes = {}
-    for path in weight_files(part):
-        try:
-            with safe_open(path, "numpy") as weights:
-                shapes |= {key: tuple(weights.get_slice(key).get_shape()) for key in weights.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise CheckpointError(f"{path} is not a whole safetensors file: {error}; copy or save it again") from error
-    return shapes
+def _made(path: Path) -> float:
+    return path.stat().st_mtime
 
 
-def read_json(path: Path) -> dict:
-    """The object in a JSON file. Raises CheckpointError if it is absent or broken."""
-    if not path.is_file():
-        raise CheckpointError(f"{path.parent} is not a checkpoint folder, or a half-written one: no {path.name}")
+def refuse_interrupted(folder: Path) -> None:
+    """Raise CheckpointError if ``folder`` is not there because its replacement was interrupted."""
+    old, new = leftovers(folder) if folder.parent.is_dir() and not folder.exists() else ([], [])
+    if old:
+        written = f", or 'mv {new[-1]} {folder}' for the new one" if new else ""
+        raise CheckpointError(
+            f"no checkpoint {folder}: replacing it was interrupted. Nothing is lost: 'mv {old[-1]} {folder}' brings "
+            f"back the one before{written}"
+        )
+
+
+def _contract_of(entry: Released) -> Path | None:
+    path = CONTRACTS / f"{entry.contract}.json"
+    return path if entry.contract and path.is_file() else None
+
+
+def _released_folder(entry: Released, needs_contract: bool) -> CheckpointFolder:
     try:
-        found = json.loads(path.read_text())
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{path} is not JSON: {error}; copy or save it again") from error
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path} holds a {type(found).__name__}, expected a JSON object; copy or save it again")
-    return found
+        folder = _download(entry.repository, entry.revision)
+    except CheckpointError as error:
+        size = f", about {entry.size_gb:g} GB" if entry.size_gb else ""
+        at = f" --revision {entry.revision}" if entry.revision else ""
+        raise CheckpointError(
+            f"{entry.name!r} is {entry.repository}{f'@{entry.revision}' if entry.revision else ''}{size}, which is not "
+            f"on this machine and could not be fetched ({error.__cause__ or error}). On a machine with a connection: "
+            f"'hf download {entry.repository}{at}', then copy that machine's Hugging Face cache here, or pass "
+            "'--local-dir FOLDER' to it, copy FOLDER here and give its path"
+        ) from error
+    return check_complete(folder, entry.name, _contract_of(entry), needs_contract=needs_contract)
 
 
 def _shared_folder(folder: Path, index: dict) -> Path:

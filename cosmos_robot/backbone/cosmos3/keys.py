@@ -49,8 +49,8 @@ _TOP: Final = frozenset({"embed_tokens", "norm", "norm_moe_gen"})
 class NativeKeys:
     """What a native checkpoint's key list holds. copy: which of its copies was chosen.
 
-    transformer: stored key to diffusers key. visual: stored key to key of the ``vision_encoder`` folder, a tower that no
-    action mode reads. legacy: stored keys that are dropped. left: stored keys of copies that were not chosen.
+    transformer: stored key to diffusers key. visual: stored key to key of the ``vision_encoder`` folder, a tower
+    that no action mode reads. legacy: stored keys that are dropped. left: stored keys of copies that were not chosen.
     """
 
     copy: str

@@ -8,11 +8,10 @@ from math import prod
 from pathlib import Path
 
 from pydantic import BaseModel
-from safetensors import SafetensorError, safe_open
 
-from cosmos_robot.backbone.cosmos3.folder import CONFIG_OF, CheckpointFolder, read_json
+from cosmos_robot.backbone.cosmos3.folder import CONFIG_OF, CheckpointFolder
+from cosmos_robot.backbone.cosmos3.weights import read_header, read_json
 from cosmos_robot.contract import Contract, Statistics
-from cosmos_robot.errors import CheckpointError
 
 
 @dataclass(frozen=True)
@@ -40,25 +39,11 @@ def describe(contract: Contract) -> list[str]:
 
 def _part(name: str, folder: Path) -> Part:
     config = read_json(folder / CONFIG_OF[name])
-    tensors, parameters, dtypes = 0, 0, set()
-    for path in sorted(folder.glob("*.safetensors")):
-        for shape, dtype in _headers(path):
-            tensors, parameters = tensors + 1, parameters + prod(shape)
-            dtypes.add(dtype)
+    held = [stored for path in sorted(folder.glob("*.safetensors")) for stored in read_header(path).values()]
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     kind = str(config.get("_class_name") or config.get("tokenizer_class") or "")
-    return Part(name, folder, kind, tensors, parameters, tuple(sorted(dtypes)), size)
-
-
-def _headers(path: Path) -> Iterator[tuple[list[int], str]]:
-    """Shape and dtype of every tensor of a safetensors file."""
-    try:
-        with safe_open(path, "numpy") as weights:
-            for key in weights.keys():  # noqa: SIM118, not a mapping
-                entry = weights.get_slice(key)
-                yield entry.get_shape(), entry.get_dtype()
-    except SafetensorError as error:
-        raise CheckpointError(f"{path} is not a whole safetensors file: {error}; copy or save it again") from error
+    dtypes = tuple(sorted({stored.dtype for stored in held}))
+    return Part(name, folder, kind, len(held), sum(prod(stored.shape) for stored in held), dtypes, size)
 
 
 def _lines(name: str, value: object, depth: int) -> Iterator[str]:

@@ -5,36 +5,44 @@ model_index.json`` of diffusers, and the contract beside them.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import diffusers
 import torch
-from accelerate import init_empty_weights
 from diffusers import AutoencoderKLWan, Cosmos3OmniTransformer
 from diffusers.models.modeling_utils import ModelMixin
-from huggingface_hub import save_torch_state_dict
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from cosmos_robot.backbone.cosmos3.folder import (
     INDEX_FILE,
     SHARED_KEY,
+    CheckpointFolder,
     find_checkpoint,
-    read_json,
-    tensor_shapes,
-    weight_files,
+    leftovers,
+    refuse_interrupted,
 )
+from cosmos_robot.backbone.cosmos3.memory import require_memory
+from cosmos_robot.backbone.cosmos3.modules import fill, plan_module, writable_state, write_weights
 from cosmos_robot.backbone.cosmos3.sampler import native_scheduler
+from cosmos_robot.backbone.cosmos3.weights import WEIGHTS, read_json
 from cosmos_robot.contract import Contract
 from cosmos_robot.errors import CheckpointError, ContractError, InputError
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A loaded checkpoint: modules in evaluation mode on one device, with the contract they were trained under."""
+    """A loaded checkpoint: modules in evaluation mode on one device, with the contract they were trained under.
+
+    notes: what of the folder was ignored or replaced, in words.
+    """
 
     name: str
     folder: Path
@@ -43,33 +51,50 @@ class Checkpoint:
     tokenizer: PreTrainedTokenizerBase
     scheduler_config: Mapping[str, object]
     contract: Contract
+    notes: tuple[str, ...] = ()
 
 
-def load_checkpoint(ref: str | Path, *, device: str = "cpu", dtype: torch.dtype | None = None) -> Checkpoint:
-    """Load a shipped checkpoint by name, a local folder, or a hub id ``owner/name[@revision]``.
+def load_checkpoint(
+    ref: str | Path, *, device: str = "cpu", dtype: torch.dtype | None = None, contract: Contract | None = None
+) -> Checkpoint:
+    """Load a shipped or released checkpoint by name, a local folder, or a hub id ``owner/name[@revision]``.
 
     dtype: of the weights in memory; None means float32 on a CPU and bfloat16 elsewhere (the time embedder stays
-    float32 in any case). Raises UnknownNameError, CheckpointError (missing file, wrong key or shape), ContractError, or
-    InputError for a device that is not to be had.
+    float32 in any case). Weights stored in that type are used in place from their files, with no second copy.
+    contract: instead of the checkpoint's own; base models have none. Raises UnknownNameError, CheckpointError (missing
+    file, wrong key or shape, quantised weights, not enough memory), ContractError, or InputError for a device that is
+    not to be had.
     """
     usable = _usable(device)
     if dtype is None:
         dtype = torch.float32 if usable.type == "cpu" else torch.bfloat16
-    found = find_checkpoint(ref)
-    contract = Contract.load(found.folder)
-    transformer = _load_module(Cosmos3OmniTransformer, found.parts["transformer"], dtype)
-    vae = _load_module(AutoencoderKLWan, found.parts["vae"], dtype)
+    found = find_checkpoint(ref, needs_contract=contract is None)
+    contract = contract or found.contract()
+    plans = [
+        plan_module(kind, found.parts[part])
+        for kind, part in ((Cosmos3OmniTransformer, "transformer"), (AutoencoderKLWan, "vae"))
+    ]
     tokenizer = _load_tokenizer(found.parts["text_tokenizer"])
-    check_contract(contract, transformer, vae, tokenizer)
-    return Checkpoint(
-        name=found.name,
-        folder=found.folder,
-        transformer=transformer.to(usable).eval(),
-        vae=vae.to(usable).eval(),
-        tokenizer=tokenizer,
-        scheduler_config=read_json(found.parts["scheduler"] / "scheduler_config.json"),
-        contract=contract,
-    )
+    check_contract(contract, plans[0].module, plans[1].module, tokenizer)
+    scheduler, replaced = _scheduler(found, contract)
+    notes = tuple(note for plan in plans for note in plan.notes) + replaced
+    for note in notes:
+        _LOG.warning("%s: %s", found.name, note)
+    require_memory(found.name, [stored for plan in plans for stored in plan.weights.tensors.values()], dtype, usable)
+    transformer, vae = (fill(plan, dtype, usable) for plan in plans)
+    check_heads(transformer, found.parts["transformer"])
+    return Checkpoint(found.name, found.folder, transformer, vae, tokenizer, scheduler, contract, notes)
+
+
+def check_heads(transformer: Cosmos3OmniTransformer, where: Path) -> None:
+    """Raise CheckpointError if the action heads hold values that are no numbers."""
+    heads = {name: value for name, value in transformer.named_parameters() if name.startswith("action_")}
+    bad = [name for name, value in heads.items() if not torch.isfinite(value).all()]
+    if bad:
+        raise CheckpointError(
+            f"weights in {where}: {', '.join(bad)} hold NaN or infinite values. Edge snapshots older than 2026-07-16 "
+            "have no trained action heads; fetch a newer revision"
+        )
 
 
 def check_contract(
@@ -118,12 +143,7 @@ def save_checkpoint(
     folder = Path(folder)
     if (share_with is None) != (vae is not None and tokenizer is not None):
         raise InputError("save_checkpoint: pass either vae and tokenizer, or share_with, not both and not neither")
-    if folder.exists() and not overwrite:
-        raise CheckpointError(f"{folder} exists; choose another folder or say that it may be overwritten")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
-    try:
-        partial.mkdir()
+    with whole_folder(folder, overwrite) as partial:
         _write_module(transformer, partial / "transformer", dtype)
         if vae is not None:
             _write_module(vae, partial / "vae", dtype)
@@ -132,10 +152,50 @@ def save_checkpoint(
         contract.save(partial)
         index = _index(type(tokenizer).__name__, share_with)
         (partial / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n")
-        _put_in_place(partial, folder)
+    return folder
+
+
+@contextmanager
+def whole_folder(folder: Path, overwrite: bool = False) -> Iterator[Path]:
+    """A folder to write into that takes the place of ``folder`` when the block ends without an error.
+
+    An existing one is refused unless ``overwrite``; it is moved aside first and deleted last, so a kill at any moment
+    leaves it, or the new one, or a message of ``find_checkpoint`` how to get either back.
+    """
+    if not overwrite:
+        refuse_interrupted(folder)
+        if folder.exists():
+            raise CheckpointError(f"{folder} exists; choose another folder or say that it may be overwritten")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial, old = (folder.with_name(f".{folder.name}.{kind}-{os.getpid()}") for kind in ("partial", "old"))
+    try:
+        partial.mkdir()
+        yield partial
+        if folder.exists():
+            folder.rename(old)
+        partial.rename(folder)
+    except BaseException:
+        if old.exists() and not folder.exists():
+            old.rename(folder)
+        raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return folder
+    for earlier in leftovers(folder)[0]:
+        shutil.rmtree(earlier)
+
+
+def _scheduler(found: CheckpointFolder, contract: Contract) -> tuple[Mapping[str, object], tuple[str, ...]]:
+    """The schedule's settings, and what was replaced: this runtime knows the native flow schedule only."""
+    exported = read_json(found.parts["scheduler"] / "scheduler_config.json")
+    native = dict(native_scheduler(contract.model.sampler.shift).config)
+    kind = exported.get("_class_name")
+    if exported.get("use_karras_sigmas"):
+        why = "its scheduler imitates a flow schedule with Karras sigmas"
+    elif not hasattr(diffusers, str(kind)):
+        why = f"its scheduler {kind!r} is not in diffusers {diffusers.__version__}"
+    else:
+        return exported, ()
+    return native, (f"{why}; the native schedule with the contract's shift {native['flow_shift']:g} is used instead",)
 
 
 def _usable(device: str) -> torch.device:
@@ -153,43 +213,13 @@ def _load_tokenizer(part: Path) -> PreTrainedTokenizerBase:
         raise CheckpointError(f"{part} is not a whole tokenizer: {error}; copy or save it again") from error
 
 
-def _unfilled(kind: type[ModelMixin], part: Path) -> ModelMixin:
-    """The module that a part's config.json describes, without weights."""
-    config = read_json(part / "config.json")
-    try:
-        with init_empty_weights():
-            return kind.from_config(config)
-    except Exception as error:  # the library checks no field: whatever its constructor stumbles over
-        raise CheckpointError(f"{part / 'config.json'} describes no {kind.__name__}: {error}") from error
-
-
-def _load_module(kind: type[ModelMixin], part: Path, dtype: torch.dtype) -> ModelMixin:
-    """A module from its part folder, after comparing every key and shape on disk with what its config asks for."""
-    expected = {k: tuple(v.shape) for k, v in _unfilled(kind, part).state_dict().items()}
-    stored = tensor_shapes(part)
-    problems = [f"missing {key}" for key in sorted(expected.keys() - stored.keys())]
-    problems += [f"unknown {key}" for key in sorted(stored.keys() - expected.keys())]
-    problems += [
-        f"{key} is {stored[key]}, expected {expected[key]}"
-        for key in sorted(stored.keys() & expected.keys())
-        if stored[key] != expected[key]
-    ]
-    if problems:
-        shown = "\n  - ".join(problems[:8] + ([f"and {len(problems) - 8} more"] if len(problems) > 8 else []))
-        raise CheckpointError(f"weights in {part} do not fit its config.json:\n  - {shown}")
-    return kind.from_pretrained(part, torch_dtype=dtype, local_files_only=True)
-
-
 def _write_module(module: ModelMixin, part: Path, dtype: torch.dtype) -> None:
     part.mkdir()
     module.save_config(part)
     config = read_json(part / "config.json")
     config.pop("_name_or_path", None)  # where it was once loaded from: a path of one machine
     (part / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    state = {k: v.detach().to("cpu", dtype).contiguous() for k, v in module.state_dict().items()}
-    save_torch_state_dict(state, part, filename_pattern="diffusion_pytorch_model{suffix}.safetensors")
-    for path in weight_files(part):
-        path.chmod(0o644)  # safetensors writes files that only their owner may read
+    write_weights(part, WEIGHTS, writable_state(module, dtype))
 
 
 def _index(tokenizer_class: str, share_with: str | None) -> dict:
@@ -207,13 +237,3 @@ def _index(tokenizer_class: str, share_with: str | None) -> dict:
         "default_use_system_prompt": False,
         "use_native_flow_schedule": True,
     }
-
-
-def _put_in_place(partial: Path, folder: Path) -> None:
-    if not folder.exists():
-        partial.rename(folder)
-        return
-    old = folder.with_name(f".{folder.name}.old-{os.getpid()}")
-    folder.rename(old)
-    partial.rename(folder)
-    shutil.rmtree(old)
