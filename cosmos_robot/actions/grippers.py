@@ -1,8 +1,7 @@
 """Gripper commands: which value opens, which closes, and what a value between means.
 
 ``GripperRange`` names the two ends of a command. ``convert_gripper`` maps one range onto another and leaves values
-between them between; ``decide_open`` makes open or closed of them, as a contract's gripper says, with its state passed
-in and given back.
+between them between; ``BinaryGripper`` makes open or closed of them, with hysteresis, and keeps no state of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cosmos_robot.contract import GripperSpec
 from cosmos_robot.errors import InputError, UnknownNameError
 
 AGIBOT_CLOSED_DEGREES: Final = 120.0
@@ -37,20 +35,19 @@ class GripperRange:
 
     def openness(self, values: ArrayLike) -> NDArray[np.float64]:
         """Values of this range as 0 (closed) to 1 (open), clipped to it. Raises InputError unless finite."""
+        return np.clip(self.openness_unclipped(values), 0.0, 1.0)
+
+    def openness_unclipped(self, values: ArrayLike) -> NDArray[np.float64]:
+        """As ``openness``, but values beyond the range stay beyond it."""
         x = np.asarray(values, dtype=np.float64)
         if not np.isfinite(x).all():
             raise InputError(f"gripper: value {x[~np.isfinite(x)].flat[0]} is not finite")
-        return np.clip((x - self.closed_value) / (self.open_value - self.closed_value), 0.0, 1.0)
+        return np.asarray((x - self.closed_value) / (self.open_value - self.closed_value))
 
     def command(self, openness: ArrayLike) -> NDArray[np.float64]:
         """0 (closed) to 1 (open) as values of this range."""
         x = np.asarray(openness, dtype=np.float64)
         return np.asarray(self.closed_value + x * (self.open_value - self.closed_value))
-
-    @classmethod
-    def of(cls, gripper: GripperSpec) -> GripperRange:
-        """The two ends of a contract's gripper."""
-        return cls(gripper.open_value, gripper.closed_value)
 
     @property
     def opens_upwards(self) -> bool:
@@ -80,27 +77,47 @@ def libero_dataset(mode: str) -> GripperRange:
 def convert_gripper(values: ArrayLike, source: GripperRange, target: GripperRange) -> NDArray[np.float64]:
     """Continuous commands of one range as commands of another; values beyond the source's ends are clipped to them.
 
-    Half open stays half open. A robot that does not move at half open (robosuite's 0) needs ``decide_open``.
+    Half open stays half open. A robot that does not move at half open (robosuite's 0) needs ``BinaryGripper``.
     """
     return target.command(source.openness(values))
 
 
-def decide_open(values: ArrayLike, gripper: GripperSpec, was_open: bool) -> NDArray[np.bool_]:
-    """Whether the hand is open at each of (T,) values of ``gripper``, in time order.
+@dataclass(frozen=True)
+class BinaryGripper:
+    """Open or closed, nothing between.
 
-    A value decides once its openness leaves the band of width ``gripper.hysteresis`` around ``gripper.threshold``;
-    within it, and at the threshold itself, the hand stays as it was. ``was_open`` is its state before the first value,
-    the last of the result the one to pass with the next. Raises InputError for values that are not finite.
+    range: the convention of the values that come in.
+    threshold: openness (0 closed, 1 open) at which the decision turns.
+    hysteresis: width of the band around the threshold in which the last decision stays.
     """
-    x = GripperRange.of(gripper).openness(values)
-    if x.ndim != 1:
-        raise InputError(f"gripper: expected (T,) values in time order, got {x.shape}")
-    decided, now = np.empty(len(x), dtype=bool), bool(was_open)
-    for i, openness in enumerate(x):
-        if abs(openness - gripper.threshold) > gripper.hysteresis / 2:
-            now = bool(openness > gripper.threshold)
-        decided[i] = now
-    return decided
+
+    range: GripperRange
+    threshold: float = 0.5
+    hysteresis: float = 0.0
+
+    def __post_init__(self) -> None:
+        half = self.hysteresis / 2
+        if not (self.hysteresis >= 0 and self.threshold >= half and self.threshold + half <= 1):
+            raise InputError(f"gripper: threshold {self.threshold} +- {half} (half the hysteresis) leaves 0..1")
+
+    def decide(self, values: ArrayLike, was_open: bool) -> NDArray[np.bool_]:
+        """Whether the hand is open at each of (T,) values in time order. ``was_open`` is its state before the first;
+        within the band, and at the threshold itself, it stays as it was. Nothing is remembered here: the last of the
+        result is the state to pass with the next values. Raises InputError for values that are not finite."""
+        x = self.range.openness(values)
+        if x.ndim != 1:
+            raise InputError(f"gripper: expected (T,) values in time order, got {x.shape}")
+        decided, now = np.empty(len(x), dtype=bool), bool(was_open)
+        for i, openness in enumerate(x):
+            if abs(openness - self.threshold) > self.hysteresis / 2:
+                now = bool(openness > self.threshold)
+            decided[i] = now
+        return decided
+
+    def commands(self, values: ArrayLike, was_open: bool, target: GripperRange) -> tuple[NDArray[np.float64], bool]:
+        """(T,) values to commands of ``target``, each its open or its closed value; and the state after the last."""
+        decided = self.decide(values, was_open)
+        return target.command(decided), bool(decided[-1]) if len(decided) else bool(was_open)
 
 
 def agibot_openness(values: ArrayLike) -> NDArray[np.float64]:
