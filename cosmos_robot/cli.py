@@ -42,6 +42,7 @@ COMMANDS = {
     "bench": Command("cosmos_robot.cli:bench", "control steps per second, with and without pictures"),
     "ckpt show": Command("cosmos_robot.cli:ckpt_show", "what a checkpoint holds, and its contract", True),
     "ckpt check": Command("cosmos_robot.cli:ckpt_check", "load a checkpoint and check every file, key and shape", True),
+    "probe": Command("cosmos_robot.envs.probes.command:main_probe", "prove a contract on a simulated robot", True),
     "doctor": Command("cosmos_robot.cli:doctor", "what this machine has and lacks"),
 }
 

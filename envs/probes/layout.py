@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from cosmos_robot.contract import ROTATION_WIDTH, FieldSpec
+from cosmos_robot.contract import ROTATION_WIDTHS, FieldSpec
 from cosmos_robot.envs.probes.trial import Finding, NotApplicable, Trial, numbers, verdict, written
 
 POSE_METRES, POSE_NUMBERS = 0.002, 0.01
@@ -75,7 +75,7 @@ def _rotation(trial: Trial, field: FieldSpec, reported: NDArray[np.float64]) -> 
     matrix = trial.pose(field.frame).matrix
     others = [
         name
-        for name, width in ROTATION_WIDTH.items()
+        for name, width in ROTATION_WIDTHS.items()
         if width == field.width and _same(reported, written(matrix, field.model_copy(update={"rotation": name})), name)
     ]
     right = field.rotation in others
