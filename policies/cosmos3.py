@@ -64,6 +64,7 @@ class Cosmos3Policy(Policy):
             action_rows=self._rows(observations),
             domain_id=contract.model.domain_id,
             action_width=width,
+            unconditional=distinct.index("") if guided else None,
         )
         noise = draw_noise(self._plan, transformer.config.latent_channel, transformer.config.action_dim, width, seeds)
         out = sample(
@@ -73,7 +74,6 @@ class Cosmos3Policy(Policy):
             given,
             contract.model.sampler,
             noise,
-            unconditional=distinct.index("") if guided else None,
         )
         actions = self._codec.decode_actions(out.action.cpu().numpy())
         source = f"cosmos3:{self._checkpoint.name}"

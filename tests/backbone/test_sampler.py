@@ -97,7 +97,8 @@ def test_guidance_in_one_batch_equals_two_calls(transformer) -> None:
         transformer, plan, text, dataclasses.replace(known, text_index=[2, 2]), one_step, start
     ).action
     guided = one_step.model_copy(update={"guidance": 2.5})
-    ours = sampler.sample(transformer, plan, text, known, guided, start, unconditional=2).action
+    branches = dataclasses.replace(known, unconditional=2)
+    ours = sampler.sample(transformer, plan, text, branches, guided, start).action
     torch.testing.assert_close(ours, empty + 2.5 * (plain - empty), atol=1e-5, rtol=0)
     assert (ours - plain).abs().max() > 1e-4
 

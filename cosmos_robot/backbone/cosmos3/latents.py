@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cosmos_robot.backbone.cosmos3.image_codec import encode_images
+from cosmos_robot.backbone.cosmos3.layout import content_grid
 from cosmos_robot.errors import InputError
 
 
@@ -18,11 +19,9 @@ def encode_first_frame(vae: AutoencoderKLWan, canvases: NDArray[np.uint8]) -> Te
 
     Only this frame is encoded: the Wan VAE is causal, so the first latent depends on nothing later.
     """
-    factor = vae.config.scale_factor_spatial
     if canvases.ndim != 4 or canvases.shape[3] != 3 or canvases.dtype != np.uint8:
         raise InputError(f"encode: expected uint8 (B, H, W, 3), got {canvases.dtype} {canvases.shape}")
-    if canvases.shape[1] % factor or canvases.shape[2] % factor:
-        raise InputError(f"encode: canvas sides must be multiples of {factor}, got {canvases.shape[1:3]}")
+    _check_sides(vae, canvases.shape[1:3])
     pixels = to_pixels(canvases).to(vae.device, vae.dtype)
     if vae.config.is_residual:
         raw = encode_images(vae, pixels).unsqueeze(2)
@@ -30,6 +29,32 @@ def encode_first_frame(vae: AutoencoderKLWan, canvases: NDArray[np.uint8]) -> Te
         raw = vae.encode(pixels.unsqueeze(2)).latent_dist.mode()
     mean, std = _statistics(vae)
     return (raw.float() - mean) / std
+
+
+@torch.no_grad()
+def encode_clip(vae: AutoencoderKLWan, clips: NDArray[np.uint8]) -> Tensor:
+    """(B, F, H, W, 3) uint8 with F = 1 + 4 k frames to (B, C, 1 + k, H/16, W/16) float32: every latent frame."""
+    if clips.ndim != 5 or clips.shape[4] != 3 or clips.dtype != np.uint8:
+        raise InputError(f"encode: expected uint8 (B, F, H, W, 3), got {clips.dtype} {clips.shape}")
+    step = vae.config.scale_factor_temporal
+    if (clips.shape[1] - 1) % step:
+        raise InputError(f"encode: expected 1 + {step} k frames, got {clips.shape[1]}; drop or repeat the last ones")
+    if clips.shape[1] == 1:
+        return encode_first_frame(vae, clips[:, 0])
+    _check_sides(vae, clips.shape[2:4])
+    pixels = to_pixels(clips.reshape(-1, *clips.shape[2:])).unflatten(0, clips.shape[:2]).transpose(1, 2)
+    raw = vae.encode(pixels.to(vae.device, vae.dtype)).latent_dist.mode()
+    mean, std = _statistics(vae)
+    return (raw.float() - mean) / std
+
+
+def crop_content(latents: Tensor, content: tuple[int, int], cell: int) -> Tensor:
+    """Latents (..., h, w) of a canvas to those of the picture of ``content`` (height, width) pixels at its top left: the
+    padding is encoded (the picture's last cells see it) but is no token. Whole cells only, see ``content_grid``."""
+    rows, columns = content_grid(content, cell)
+    if rows > latents.shape[-2] or columns > latents.shape[-1]:
+        raise InputError(f"content of {content} pixels is larger than its canvas of {tuple(latents.shape[-2:])} cells")
+    return latents[..., :rows, :columns]
 
 
 @torch.no_grad()
@@ -45,6 +70,12 @@ def to_pixels(canvases: NDArray[np.uint8]) -> Tensor:
     """(B, H, W, 3) uint8 to (B, 3, H, W) float32 in [-1, 1]."""
     pixels = torch.from_numpy(np.ascontiguousarray(canvases)).permute(0, 3, 1, 2)
     return pixels.to(torch.float32).div_(127.5).sub_(1)
+
+
+def _check_sides(vae: AutoencoderKLWan, sides: tuple[int, ...]) -> None:
+    factor = vae.config.scale_factor_spatial
+    if any(side % factor for side in sides):
+        raise InputError(f"encode: canvas sides must be multiples of {factor}, got {sides}")
 
 
 def _statistics(vae: AutoencoderKLWan) -> tuple[Tensor, Tensor]:

@@ -13,12 +13,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cosmos_robot.backbone.cosmos3.layout import TEMPORAL_COMPRESSION, check_fps
+from cosmos_robot.backbone.cosmos3.layout import TEMPORAL_COMPRESSION, TokenPlan, check_fps
 
 
 def text_positions(count: int, offset: float = 0) -> Tensor:
     """(3, count): the same running number on each axis, from ``offset``."""
     return (torch.arange(count, dtype=torch.float32) + offset).expand(3, -1)
+
+
+def plan_positions(plan: TokenPlan, text_length: int, patch: int, margin: int, base_fps: float = 24.0) -> Tensor:
+    """(3, tokens) of a plan's generation tokens behind ``text_length`` text tokens. ``patch``: latent cells per side of a
+    vision token. Video and actions share one origin."""
+    frames, height, width = plan.latent_grid
+    offset = text_length + margin
+    vision = vision_positions(frames, -(-height // patch), -(-width // patch), plan.fps, offset, base_fps)
+    rows = action_positions(plan.rows, plan.action_fps or plan.fps, offset, plan.action_start, base_fps)
+    return torch.cat([vision, rows], dim=1)
 
 
 def vision_positions(frames: int, height: int, width: int, fps: float, offset: float, base_fps: float = 24.0) -> Tensor:

@@ -11,12 +11,7 @@ from diffusers import Cosmos3OmniTransformer
 from torch import Tensor
 
 from cosmos_robot.backbone.cosmos3.layout import TokenPlan
-from cosmos_robot.backbone.cosmos3.positions import (
-    action_positions,
-    rotary_angles,
-    text_positions,
-    vision_positions,
-)
+from cosmos_robot.backbone.cosmos3.positions import plan_positions, rotary_angles, text_positions
 from cosmos_robot.errors import CheckpointError
 
 
@@ -89,12 +84,8 @@ def _geometry(transformer: Cosmos3OmniTransformer) -> _Geometry:
 
 @lru_cache(maxsize=256)
 def _generation_table(geometry: _Geometry, plan: TokenPlan, text_length: int, device: str) -> Rotary:
-    frames, height, width = plan.latent_grid
-    patches = (frames, -(-height // geometry.patch), -(-width // geometry.patch))
-    offset = text_length + geometry.margin
-    vision = vision_positions(*patches, plan.fps, offset, geometry.base_fps)
-    rows = action_positions(plan.rows, plan.action_fps or plan.fps, offset, plan.action_start, geometry.base_fps)
-    return _table(geometry, torch.cat([vision, rows], dim=1), device)
+    positions = plan_positions(plan, text_length, geometry.patch, geometry.margin, geometry.base_fps)
+    return _table(geometry, positions, device)
 
 
 @lru_cache(maxsize=256)

@@ -1,4 +1,4 @@
-"""From noise to actions (and video): the native flow schedule with Euler or UniPC steps, guidance in the batch.
+"""From noise to actions and video: the native flow schedule with Euler or UniPC steps, guidance in the batch.
 
 Schedule (cosmos-framework, fm_solvers_unipc.py): sigmas linspace(0.999, 0, n + 1) shifted by s x / (1 + (s - 1) x), the
 model told int(1000 sigma), truncated. Noise: NumPy RandomState per sample, actions and video each from the start of the
@@ -8,19 +8,23 @@ same seed (cosmos-framework, utils/misc.py), so a sample does not depend on its 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from diffusers import Cosmos3OmniTransformer, UniPCMultistepScheduler
+from numpy.typing import NDArray
 from torch import Tensor
 
+from cosmos_robot.backbone.cosmos3.checks import check_sampling, check_settings
 from cosmos_robot.backbone.cosmos3.layout import TokenPlan
 from cosmos_robot.backbone.cosmos3.runtime import TextCache, velocity
 from cosmos_robot.contract import SamplerSpec
-from cosmos_robot.errors import InputError
 
 TRAIN_STEPS = 1000
+NoiseRule = Literal["per_modality", "joint"]
 
 
 @dataclass(frozen=True)
@@ -28,15 +32,20 @@ class Given:
     """What is known of B samples.
 
     text_index (B,): prompt of each. latents (B, C, L, h, w) and action_rows (B, R, W) in model units, of which only the
-    clean frames and rows are read. domain_id: one for all. action_width: columns of a command (W may be wider, where
-    the state is).
+    clean frames and rows are read. domain_id: one for all, or (B,). action_width: columns of a command (W may be wider,
+    where the state is).
+    unconditional: index of the empty prompt, one for all or (B,); read only where guidance is on.
+    channels (action_width,) or (B, action_width) bool: False columns are no part of the sample: they stay zero in every
+    row, and nothing is predicted there. None: all are.
     """
 
     text_index: Sequence[int]
     latents: Tensor
     action_rows: Tensor | None
-    domain_id: int
+    domain_id: int | Sequence[int]
     action_width: int
+    unconditional: int | Sequence[int] | None = None
+    channels: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -56,21 +65,40 @@ class Sample:
     video: Tensor | None
 
 
-def draw_noise(plan: TokenPlan, channels: int, model_width: int, action_width: int, seeds: Sequence[int]) -> Noise:
+def draw_noise(
+    plan: TokenPlan,
+    channels: int,
+    model_width: int,
+    action_width: int,
+    seeds: Sequence[int],
+    rule: NoiseRule = "per_modality",
+) -> Noise:
     """One start per seed. As in the reference whole latents and rows of ``model_width`` are drawn, of which the noisy
-    frames, the noisy rows and ``action_width`` columns are kept."""
+    frames, the noisy rows and ``action_width`` columns are kept.
 
-    def normal(shape: tuple[int, ...]) -> Tensor:
-        # The legacy generator is the reference's.
-        draws = [np.random.RandomState(seed).standard_normal(shape).astype(np.float32) for seed in seeds]
-        return torch.from_numpy(np.stack(draws))
-
+    rule: ``per_modality`` starts the seed's generator anew for the video and for the actions; ``joint`` draws the video
+    first and goes on with the actions.
+    """
+    video_shape, row_shape = (channels, *plan.latent_grid), (plan.rows, model_width)
+    videos, rows = [], []
+    for seed in seeds:
+        generator = np.random.RandomState(seed)  # the reference's generator
+        videos.append(seeded_normal(generator, video_shape) if plan.noisy_frames else None)
+        if rule == "per_modality":
+            generator = np.random.RandomState(seed)
+        rows.append(seeded_normal(generator, row_shape) if plan.noisy_rows else None)
     action = video = None
     if plan.noisy_rows:
-        action = normal((plan.rows, model_width))[:, list(plan.noisy_rows), :action_width]
+        action = torch.from_numpy(np.stack(rows))[:, list(plan.noisy_rows), :action_width]
     if plan.noisy_frames:
-        video = normal((channels, *plan.latent_grid))[:, :, list(plan.noisy_frames)]
+        video = torch.from_numpy(np.stack(videos))[:, :, list(plan.noisy_frames)]
     return Noise(action, video)
+
+
+def seeded_normal(generator: np.random.RandomState, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Standard normal numbers of ``shape``, drawn in float64 and rounded: the same on every machine (cosmos-framework,
+    utils/misc.py, arch_invariant_rand)."""
+    return generator.standard_normal(shape).astype(np.float32)
 
 
 @torch.no_grad()
@@ -81,27 +109,54 @@ def sample(
     given: Given,
     settings: SamplerSpec,
     noise: Noise,
-    unconditional: int | None = None,
 ) -> Sample:
-    """Denoise B samples together.
-
-    unconditional: index in ``text`` of the empty prompt; needed, and only read, where ``settings.guidance`` is not 1.
-    """
-    if settings.guidance != 1 and unconditional is None:
-        raise InputError(f"guidance {settings.guidance} needs the text index of the empty prompt, got None")
+    """Denoise B samples together, both branches of guidance in one batch. Raises InputError, before anything is
+    computed, for whatever does not fit the plan, the model or its device."""
+    check_sampling(transformer, plan, text, given, settings, noise)
     device = given.latents.device
-    parts = [part.to(device) for part in (noise.video, noise.action) if part is not None]
+    parts = [part.to(device) for part in (noise.video, _masked(noise.action, given)) if part is not None]
+    given = replace(given, action_rows=_masked(given.action_rows, given))
 
-    def field(state: Tensor, timestep: int) -> Tensor:
-        video, action = _split(state, noise)
-        latents, rows = _filled(plan, given, video, action)
-        guided = _guided(transformer, plan, text, given, settings.guidance, unconditional)
-        return torch.cat([part.flatten(1) for part in guided(latents, rows, timestep)], dim=1)
+    def branches(state: Tensor, timestep: int, guided: bool) -> tuple[Tensor, Tensor | None]:
+        return _velocities(transformer, plan, text, given, _split(state, noise), timestep, guided)
 
-    state = integrate(field, torch.cat([part.flatten(1) for part in parts], dim=1), settings)
+    state = denoise(branches, torch.cat([part.flatten(1) for part in parts], dim=1), settings)
     video, action = _split(state, noise)
     latents, _ = _filled(plan, given, video, action)
     return Sample(action, latents if video is not None else None)
+
+
+Branches = Callable[[Tensor, int, bool], tuple[Tensor, Tensor | None]]
+"""(state (B, M), timestep, whether both are wanted) to the conditional and the unconditional velocity (B, M)."""
+
+
+def denoise(branches: Branches, start: Tensor, settings: SamplerSpec) -> Tensor:
+    """From noise ``start`` (B, M) to data, with guidance where ``settings`` puts it; elsewhere the unconditional branch
+    is not evaluated."""
+
+    def field(state: Tensor, timestep: int) -> Tensor:
+        guided = is_guided(settings, timestep)
+        conditional, unconditional = branches(state, timestep, guided)
+        return guide(conditional, unconditional, settings) if guided else conditional
+
+    return integrate(field, start, settings)
+
+
+def is_guided(settings: SamplerSpec, timestep: int) -> bool:
+    """Whether guidance is on at ``timestep``: never at 1, and only strictly inside its interval."""
+    interval = settings.guidance_interval
+    return settings.guidance != 1 and (interval is None or interval[0] < timestep < interval[1])
+
+
+def guide(conditional: Tensor, unconditional: Tensor, settings: SamplerSpec) -> Tensor:
+    """u + g (c - u) over (B, M); with ``guidance_clamp`` scaled down, never up, to the norm of c, sample by sample and
+    over video and actions together (cosmos-framework, omni_mot_model.py)."""
+    velocity_ = unconditional + settings.guidance * (conditional - unconditional)
+    if settings.guidance_clamp:
+        norm = torch.linalg.vector_norm
+        scale = norm(conditional, dim=1, keepdim=True) / (norm(velocity_, dim=1, keepdim=True) + 1e-8)
+        velocity_ = velocity_ * scale.clamp(max=1)
+    return velocity_
 
 
 def flow_schedule(steps: int, shift: float) -> tuple[list[int], list[float]]:
@@ -112,6 +167,7 @@ def flow_schedule(steps: int, shift: float) -> tuple[list[int], list[float]]:
 
 def integrate(field: Callable[[Tensor, int], Tensor], start: Tensor, settings: SamplerSpec) -> Tensor:
     """Follow velocity ``field(state, timestep)`` from noise ``start`` (B, M) at sigma near 1 to sigma 0."""
+    check_settings(settings)
     scheduler = _unipc(settings.steps, settings.shift)
     sigmas, state = scheduler.sigmas.tolist(), start
     for step, timestep in enumerate(scheduler.timesteps):
@@ -166,28 +222,42 @@ def _filled(plan: TokenPlan, given: Given, video: Tensor | None, action: Tensor 
     return latents, rows
 
 
-def _guided(transformer, plan: TokenPlan, text: TextCache, given: Given, guidance: float, unconditional: int | None):
-    """A function (latents, rows, timestep) to the velocities of the denoised parts, video first.
-
-    Guidance u + g (c - u) runs as one batch of twice the size.
-    """
+def _velocities(
+    transformer, plan: TokenPlan, text: TextCache, given: Given, parts, timestep: int, guided: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Flat velocities (B, M) of the denoised parts, video first: with the prompt and, if ``guided``, without."""
+    latents, rows = _filled(plan, given, *parts)
+    batch, times = len(latents), 1 + guided  # both branches in one batch
+    index = list(given.text_index) + (_each(given.unconditional, batch) if guided else [])
     want = (("video",) if plan.noisy_frames else ()) + (("action",) if plan.noisy_rows else ())
-    batch, double = len(given.latents), guidance != 1
-    index = list(given.text_index) + ([unconditional] * batch if double else [])
+    out = velocity(
+        transformer,
+        plan,
+        text,
+        index,
+        torch.cat([latents, latents]) if guided else latents,
+        torch.cat([rows, rows]) if guided and rows is not None else rows,
+        torch.full((batch * times,), float(timestep), device=latents.device),
+        _each(given.domain_id, batch) * times,
+        want,
+        action_width=given.action_width,
+    )
+    flat = []
+    if out.video is not None:
+        flat.append(out.video[:, :, list(plan.noisy_frames)].flatten(1))
+    if out.action is not None:
+        flat.append(_masked(out.action.unflatten(0, (times, batch)), given).flatten(0, 1).flatten(1))
+    both = torch.cat(flat, dim=1)
+    return both[:batch], both[batch:] if guided else None
 
-    def predict(latents: Tensor, rows: Tensor | None, timestep: int) -> list[Tensor]:
-        if double:
-            latents = torch.cat([latents, latents])
-            rows = None if rows is None else torch.cat([rows, rows])
-        times = torch.full((len(index),), float(timestep), device=latents.device)
-        domains = [given.domain_id] * len(index)
-        out = velocity(
-            transformer, plan, text, index, latents, rows, times, domains, want, action_width=given.action_width
-        )
-        video = None if out.video is None else out.video[:, :, list(plan.noisy_frames)]
-        parts = [part for part in (video, out.action) if part is not None]
-        if double:
-            parts = [part[batch:] + guidance * (part[:batch] - part[batch:]) for part in parts]
-        return parts
 
-    return predict
+def _masked(rows: Tensor | None, given: Given) -> Tensor | None:
+    """Action rows (..., B, R, W) with the columns that are no part of a sample set to zero."""
+    if rows is None or given.channels is None:
+        return rows
+    mask = given.channels.to(rows.device, rows.dtype).expand(rows.shape[-3], -1)
+    return rows * F.pad(mask, (0, rows.shape[-1] - mask.shape[-1]), value=1.0).unsqueeze(-2)
+
+
+def _each(value: int | Sequence[int] | None, batch: int) -> list[int]:
+    return [value] * batch if isinstance(value, int) else list(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -13,6 +13,9 @@ from cosmos_robot.errors import CheckpointError, InputError
 VISION_START = "<|vision_start|>"
 SYSTEM_PROMPT = "You are a helpful assistant who will generate videos from a give prompt."
 """Word for word (missing letter included) what the released models were trained with, where a system prompt is on."""
+
+TEXT_LIMIT = 4096
+"""Tokens of a prompt, special ones not counted. The reference cuts longer captions; here they are refused."""
 
 _SPECIAL = ("[PAD]", "[UNK]", "<|im_start|>", "<|im_end|>", VISION_START)
 _ROLES = ("system", "user", "assistant")
@@ -25,7 +28,8 @@ _TEMPLATE = (
 def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str, system_prompt: bool = False) -> list[int]:
     """Token ids of one prompt: BOS if the tokenizer has one, chat template with the answer opened, EOS, vision start.
 
-    An empty prompt is the unconditional branch of guidance. Raises CheckpointError if the tokenizer lacks a piece.
+    An empty prompt is the unconditional branch of guidance. Raises CheckpointError if the tokenizer lacks a piece,
+    InputError for more than ``TEXT_LIMIT`` tokens.
     """
     vision_start = tokenizer.get_vocab().get(VISION_START)
     if vision_start is None or tokenizer.eos_token_id is None or tokenizer.chat_template is None:
@@ -36,8 +40,17 @@ def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str, system_prompt
     turns = [{"role": "system", "content": SYSTEM_PROMPT}] if system_prompt else []
     turns.append({"role": "user", "content": prompt})
     ids = tokenizer.apply_chat_template(turns, tokenize=True, add_generation_prompt=True, return_dict=True)["input_ids"]
-    start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-    return [*start, *ids, tokenizer.eos_token_id, vision_start]
+    if len(ids) > TEXT_LIMIT:
+        raise InputError(
+            f"the prompt has {len(ids)} tokens, expected at most {TEXT_LIMIT}; shorten the text that begins "
+            f"{prompt[:60]!r}"
+        )
+    return frame_tokens(ids, tokenizer.eos_token_id, vision_start, tokenizer.bos_token_id)
+
+
+def frame_tokens(ids: Sequence[int], eos: int, vision_start: int, bos: int | None = None) -> list[int]:
+    """The whole text half of a sequence: ``ids`` with their special tokens (cosmos-framework, sequence_packing)."""
+    return [*([] if bos is None else [bos]), *ids, eos, vision_start]
 
 
 def build_word_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
