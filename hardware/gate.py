@@ -66,7 +66,7 @@ class Limits:
         max_jump: Mapping[str, object],
         low: Mapping[str, object] | None = None,
         high: Mapping[str, object] | None = None,
-        max_age_s: float = 2.0,
+        max_age_s: float = 3.0,
         workspace: tuple[ArrayLike, ArrayLike] | None = None,
     ) -> Limits:
         """Limits for ``spec``. low and high default to the ranges in the spec. Raises InputError for a field that is

@@ -84,7 +84,7 @@ def test_another_width_holds(arm, command):
 
 
 def test_an_old_observation_holds_and_so_does_a_dead_man(arm):
-    assert rules(judge([0, 0, 0], limits(arm), moment(age_s=3))) == {"stale"}
+    assert rules(judge([0, 0, 0], limits(arm), moment(age_s=3.5))) == {"stale"}
     assert rules(judge([0, 0, 0], limits(arm), moment(age_s=math.nan))) == {"stale"}
     assert rules(judge([0, 0, 0], limits(arm), moment(alive=False))) == {"dead-man"}
 

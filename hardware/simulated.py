@@ -1,0 +1,128 @@
+"""Any environment as a robot: the same loop, gate and scheduler, with a simulator at the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cosmos_robot.envs.base import RobotEnv
+from cosmos_robot.errors import InputError, RobotError
+from cosmos_robot.hardware.clock import Clock
+from cosmos_robot.hardware.gate import UNLIMITED, Limits
+from cosmos_robot.hardware.robot import Robot, Sent
+from cosmos_robot.types import Observation
+
+
+class SimulatedRobot(Robot):
+    """An environment stepped once a control period, by a command or by holding still.
+
+    For absolute commands, holding repeats the last one and begins where the robot is; the present place is read from
+    ``position_fields``, state fields that line up with the action. For changes per step, holding is no change, the
+    gripper as it was. After the episode has ended the robot stands: ``ended`` is true and commands do nothing.
+    """
+
+    def __init__(
+        self,
+        env: RobotEnv,
+        clock: Clock,
+        limits: Limits | None = None,
+        position_fields: tuple[str, ...] | None = None,
+        reset_options: dict[str, Any] | None = None,
+        seed: int | None = None,
+    ):
+        """limits: default none but the spec's own ranges. Raises InputError for absolute commands without fields that
+        line up, or for commands relative to a chunk's first pose, which have no meaning one by one."""
+        self.robot = env.robot
+        self.limits = limits or unlimited(env)
+        self._env, self._clock, self._options, self._seed = env, clock, reset_options, seed
+        self._fields = _aligned(env, position_fields)
+        self._observation: Observation | None = None
+        self._last: NDArray[np.float64] | None = None
+        self.ended = self.success = False
+
+    def connect(self) -> None:
+        """Reset the environment."""
+        self._observation, _ = self._env.reset(seed=self._seed, options=self._options)
+        self._last = None
+        self.ended = self.success = False
+
+    def observe(self, instruction: str) -> Observation:
+        """The observation after the last step, at the clock's time; an empty instruction means the env's own."""
+        seen = self._seen()
+        return Observation(seen.images, seen.state, instruction or seen.instruction, self._clock.now())
+
+    def position(self) -> NDArray[np.float64]:
+        """(D,) the present place from the state, or zeros for changes per step."""
+        if self.robot.action_reference != "absolute":
+            return np.zeros(self.robot.action_width)
+        state = self._seen().state
+        return np.concatenate([state[name] for name in self._fields])
+
+    def send(self, values: NDArray[np.float64]) -> Sent:
+        """Step the environment once."""
+        notes = () if not self.ended else ("the episode has ended",)
+        if not self.ended:
+            self._observation, _, terminated, truncated, info = self._env.step(values)
+            self._last = np.array(values)
+            self.success = bool(info["success"])
+            self.ended = terminated or truncated
+        return Sent(np.array(values), notes)
+
+    def hold(self) -> None:
+        """Step the environment once, standing still."""
+        self.send(self._still())
+
+    def stop(self) -> None:
+        """A simulator stands as soon as nobody steps it."""
+
+    def recover(self) -> None:
+        """Nothing breaks here but the simulator itself."""
+        if self._observation is None:
+            raise RobotError("the simulated robot was not connected; call connect() first")
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+    def _seen(self) -> Observation:
+        if self._observation is None:
+            raise RobotError("the simulated robot was not connected; call connect() first")
+        return self._observation
+
+    def _still(self) -> NDArray[np.float64]:
+        if self.robot.action_reference == "absolute":
+            return self.position() if self._last is None else self._last
+        still = np.zeros(self.robot.action_width)
+        gripper = self.robot.gripper
+        if gripper is not None:
+            start = 0
+            for field in self.robot.action:
+                if field.name in gripper.fields:
+                    kept = gripper.open_value if self._last is None else self._last[start : start + field.width]
+                    still[start : start + field.width] = kept
+                start += field.width
+        return still
+
+
+def unlimited(env: RobotEnv) -> Limits:
+    """No limits but the ranges in the environment's spec: nothing can be hurt in a simulator."""
+    free = {f.name: UNLIMITED for f in env.robot.action}
+    return Limits.of(env.robot, max_step=free, max_rate=free, max_first=free, max_jump=free)
+
+
+def _aligned(env: RobotEnv, given: tuple[str, ...] | None) -> tuple[str, ...]:
+    spec = env.robot
+    if spec.action_reference == "per_chunk":
+        raise InputError(f"{spec.name!r} takes changes from a chunk's first pose; a control loop sends row by row")
+    if spec.action_reference != "absolute":
+        return ()
+    fields = given or tuple(f.name for f in spec.action)
+    widths = {f.name: f.width for f in spec.state}
+    wanted = [(f.name, f.width) for f in spec.action]
+    if [widths.get(name) for name in fields] != [width for _, width in wanted]:
+        raise InputError(
+            f"position_fields: expected state fields as wide as the action's {wanted}, got {list(fields)} of {widths}"
+        )
+    return fields
