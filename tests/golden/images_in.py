@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from cosmos_robot.contract import Box, CanvasSpec, Placement
 from cosmos_robot.images import auto_tier
 
@@ -18,8 +16,3 @@ def source_canvas(height: int, width: int, tier: str | int | None) -> CanvasSpec
         tier=str(tier) if tier is not None else auto_tier(height, width),
         pad="reflect",
     )
-
-
-def hwc(array: np.ndarray) -> np.ndarray:
-    """(C, H, W) or (C, T, H, W) with channels last."""
-    return np.moveaxis(array, 0, -1)
