@@ -33,5 +33,5 @@ def list_envs(family: str) -> list[str]:
 def _family(name: str):
     key = name.split("/")[0].split("_")[0]
     if key not in FAMILIES:
-        raise UnknownNameError("environment", name, [f"{family}..." for family in FAMILIES])
+        raise UnknownNameError(f"environment {name!r}: no family", key, FAMILIES)
     return FAMILIES.get(key)

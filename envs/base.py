@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 import gymnasium
@@ -17,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cosmos_robot.contract import RobotSpec
 from cosmos_robot.envs.truth import GroundTruth
-from cosmos_robot.errors import InputError
+from cosmos_robot.errors import InputError, UnknownNameError
 from cosmos_robot.types import Image, LazyImages, Observation
 
 
@@ -175,6 +176,7 @@ def check_rows(values: ArrayLike, robot: RobotSpec) -> NDArray[np.float64]:
 
     Raises InputError unless they are real numbers, of that shape with k >= 1, and finite.
     """
+    _require_numbers(values)
     try:
         rows = np.asarray(values)
     except ValueError as error:
@@ -190,6 +192,33 @@ def check_rows(values: ArrayLike, robot: RobotSpec) -> NDArray[np.float64]:
     if robot.action_low is None and robot.action_high is None:
         return rows
     return np.clip(rows, robot.action_low, robot.action_high)
+
+
+def _require_numbers(values: ArrayLike) -> None:
+    """Numpy would read True as 1 and a list with a text in it as texts: name what is no number before it does."""
+    if not isinstance(values, list | tuple) and getattr(values, "dtype", None) != object:
+        return
+    for row, action in enumerate(values):
+        if isinstance(action, np.ndarray) and action.dtype != object:
+            continue
+        for column, value in enumerate(np.ravel(np.array(action, dtype=object))):
+            if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+                raise InputError(f"action: row {row}, dimension {column}: expected a real number, got {value!r}")
+
+
+def require_options(kind: type[RobotEnv], options: Mapping[str, Any]) -> None:
+    """Raise UnknownNameError, with the nearest, unless all ``options`` are keyword arguments of ``kind``."""
+    known = [p.name for p in signature(kind).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for name in options:
+        if name not in known:
+            raise UnknownNameError("option of this environment", name, known)
+
+
+def require_limits(settle_steps: int, step_budget: int) -> None:
+    """Raise InputError unless these are whole numbers, not negative, and leave a step to take."""
+    for name, value, least in (("settle_steps", settle_steps, 0), ("step_budget", step_budget, 1)):
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+            raise InputError(f"{name}: expected a whole number from {least}, got {value!r}")
 
 
 def execute(env: RobotEnv, values: ArrayLike, on_step: Callable[[RobotEnv], None] | None = None) -> StepResult:

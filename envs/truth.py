@@ -1,6 +1,6 @@
 """What a simulator knows of itself apart from what its environment reports: the yardstick of the probes.
 
-Axis legend: N points. Lengths in metres, angles in radians, matrices with axes as columns.
+Lengths in metres, angles in radians, matrices with axes as columns.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 MARK_AT = (0.66, 0.3)
 """Where in an upright picture a mark is put, as fractions of width and height: off both centre lines, so that turning
@@ -33,11 +33,7 @@ class Pose:
 class GroundTruth:
     """What a probe asks of a simulator. Answers are computed afresh from joint positions, not taken from what the
     environment has already reported.
-
-    cameras_on_hand: camera name to whether it rides on the hand.
     """
-
-    cameras_on_hand: Mapping[str, bool]
 
     @abstractmethod
     def seconds(self) -> float | None:
@@ -62,10 +58,6 @@ class GroundTruth:
     @abstractmethod
     def fully_open(self) -> float:
         """``opening()`` of a hand that is fully open."""
-
-    @abstractmethod
-    def project(self, camera: str, points: ArrayLike) -> NDArray[np.float64]:
-        """World points (N, 3) to (N, 3): u, v as fractions of the upright picture, and 1 where inside it."""
 
     @abstractmethod
     def seen_at(self, camera: str, u: float, v: float) -> NDArray[np.float64]:

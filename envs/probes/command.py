@@ -32,7 +32,7 @@ def main_probe(env: str, contract: str | None = None, only: tuple[str, ...] = ()
         report = probe(world, expected, only)
     content = json_text.dumps({"env": env, "contract": contract} | report.as_json(), indent=2)
     if str(json) == "-":
-        print(content, file=sys.stdout)
+        sys.stdout.write(content + "\n")
     else:
         Console().print(_table(env, report))
         Console().print(_summary(report), highlight=False, markup=False, soft_wrap=True)
