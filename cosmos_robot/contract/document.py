@@ -40,8 +40,8 @@ class Contract(Spec):
 
     @property
     def fps(self) -> float:
-        """Frames per second told to the model."""
-        return self.model.fps or self.robot.rate_hz
+        """Frames per second told to the model: ``model.fps``, or else those of a video with ``actions_per_frame``."""
+        return self.model.fps or self.robot.rate_hz / self.model.actions_per_frame
 
     @model_validator(mode="after")
     def _halves_agree(self) -> Contract:
