@@ -23,6 +23,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from cosmos_robot.data.findings import Finding
 from cosmos_robot.data.lerobot import CLOCK_WORDS, decode_image
 from cosmos_robot.data.recordings import Recording, Recordings
 from cosmos_robot.data.videos import frame_times, read_frames
@@ -75,18 +76,23 @@ class Source:
 class Hdf5Recordings(Recordings):
     """HDF5 files of one layout. state, action: datasets inside an episode to read instead of the usual ones.
 
-    Raises CheckpointError if a file is damaged, of no known layout, or of another layout than the rest.
+    Raises CheckpointError if a file is damaged, of no known layout, or of another layout than the rest. With ``strict``
+    off, damaged files are left out and told by ``inspect``, as long as one is whole.
     """
 
-    def __init__(self, path: Path, files: Sequence[Path], state: str | None = None, action: str | None = None):
+    def __init__(
+        self,
+        path: Path,
+        files: Sequence[Path],
+        state: str | None = None,
+        action: str | None = None,
+        strict: bool = True,
+    ):
         self.path = path
-        kind = _one_kind(path, files)
-        self.kind, self._layout = kind, LAYOUTS[kind]
+        self.kind, self._sources, self._damaged = _scan(path, files, action, strict)
+        self._layout = LAYOUTS[self.kind]
         self.layout = self._layout.name
         self._action = action or self._layout.action
-        self._sources = [source for file in files for source in _sources(file, path, kind, self._action)]
-        if not self._sources:
-            raise CheckpointError(f"{path}: {len(files)} HDF5 files but no episode in them; the dataset is empty")
         self.lengths = tuple(source.rows for source in self._sources)
         first = next((s for s in self._sources if s.rows), self._sources[0])
         with _opened(first) as group:
@@ -135,6 +141,9 @@ class Hdf5Recordings(Recordings):
                 return 0
             return len(frame_times(_video_path(group, name, source))) if "video_paths" in name else len(group[name])
 
+    def inspect(self) -> list[Finding]:
+        return list(self._damaged)
+
     def _usual_state(self, group: h5py.Group, source: Source) -> tuple[str, ...]:
         for names in self._layout.state:
             if all(name in group for name in names):
@@ -153,14 +162,34 @@ class Hdf5Recordings(Recordings):
         return POSE_STATE if posed else (), OSC_ACTION + base if widths[1] in (7, 12) else ()
 
 
-def _one_kind(path: Path, files: Sequence[Path]) -> str:
-    kinds: dict[str, list[Path]] = {}
+def _scan(
+    path: Path, files: Sequence[Path], action: str | None, strict: bool
+) -> tuple[str, list[Source], list[Finding]]:
+    """The one layout of ``files``, their episodes, and what is wrong with those left out."""
+    found: dict[str, list[Source]] = {}
+    damaged = []
     for file in files:
-        kinds.setdefault(_kind(file), []).append(file)
-    if len(kinds) > 1:
-        counted = ", ".join(f"{len(found)} of {LAYOUTS[kind].name}" for kind, found in kinds.items())
+        try:
+            kind = _kind(file)
+            found.setdefault(kind, []).extend(_sources(file, path, kind, action or LAYOUTS[kind].action))
+        except CheckpointError as error:
+            if strict or len(files) == 1:
+                raise
+            damaged.append(
+                Finding("unreadable", "error", _relative(file, path), str(error), "copy it again or delete it")
+            )
+    if len(found) > 1:
+        counted = ", ".join(f"{len(sources)} of {LAYOUTS[kind].name}" for kind, sources in found.items())
         raise CheckpointError(f"{path} mixes layouts: {counted}; give the folder of one of them")
-    return next(iter(kinds))
+    kind, sources = next(iter(found.items()), ("demos", []))
+    if not sources:
+        reasons = f": {damaged[0].what}" if damaged else ""
+        raise CheckpointError(f"{path}: {len(files)} HDF5 files but no episode in them{reasons}; the dataset is empty")
+    return kind, sources, damaged
+
+
+def _relative(file: Path, path: Path) -> str:
+    return file.name if file == path else str(file.relative_to(path))
 
 
 def _kind(path: Path) -> str:
@@ -198,7 +227,7 @@ def _opened(source: Source) -> Iterator[h5py.Group]:
 
 
 def _sources(file: Path, path: Path, kind: str, action: str) -> Iterator[Source]:
-    name = file.name if file == path else str(file.relative_to(path))
+    name = _relative(file, path)
     with open_hdf5(file) as opened:
         groups = sorted(opened["data"], key=_number) if kind == "demos" else ["/"]
         for group in groups:
@@ -244,7 +273,7 @@ def _matrix(group: h5py.Group, name: str, source: Source) -> NDArray:
     value = np.asarray(group[name])
     if value.dtype.kind not in "fiub":
         raise CheckpointError(f"{source.where}: {name!r} holds {value.dtype}, expected numbers")
-    return value.reshape(len(value), -1).astype(np.float32)
+    return value.reshape(len(value), int(np.prod(value.shape[1:]))).astype(np.float32)
 
 
 def _instruction(group: h5py.Group, file: Path) -> str:

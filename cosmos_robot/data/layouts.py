@@ -17,19 +17,20 @@ KNOWN = (
 HDF5_SUFFIXES = (".hdf5", ".h5")
 
 
-def open_recordings(path: str | Path, *, state: str | None = None, action: str | None = None) -> Recordings:
+def open_recordings(
+    path: str | Path, *, state: str | None = None, action: str | None = None, strict: bool = True
+) -> Recordings:
     """The dataset at ``path``: a LeRobot folder, an HDF5 file, or a folder of HDF5 files.
 
-    state, action: columns or HDF5 datasets to read instead of the usual ones. Raises CheckpointError if there is no
-    dataset, naming what was found and which layouts are known, or if what is there is half-written or damaged.
+    state, action: columns or HDF5 datasets to read instead of the usual ones. strict: refuse a folder in which some
+    HDF5 file is damaged; otherwise it is left to ``inspect``. Raises CheckpointError if there is no dataset, naming what
+    was found and which layouts are known, or if what is there is half-written or damaged.
     """
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
     if not path.exists():
         if partial.exists():
-            raise CheckpointError(
-                f"{path} was never finished: {partial} is what a killed run left; delete it, run again"
-            )
+            raise CheckpointError(f"{path} was never finished: a killed run left {partial}; delete it, run again")
         raise CheckpointError(f"no dataset at {path}: there is nothing of that name")
     if (path / "meta" / "info.json").is_file():
         from cosmos_robot.data.lerobot import LeRobotRecordings
@@ -39,7 +40,7 @@ def open_recordings(path: str | Path, *, state: str | None = None, action: str |
     if files:
         from cosmos_robot.data.hdf5 import Hdf5Recordings
 
-        return Hdf5Recordings(path, files, state, action)
+        return Hdf5Recordings(path, files, state, action, strict)
     raise CheckpointError(
         f"no dataset at {path}: {_found(path)}; known layouts:" + "".join(f"\n  - {k}" for k in KNOWN)
     )

@@ -101,12 +101,18 @@ class LeRobotRecordings(Recordings):
         times, first = self._frame_times(place.path), place.start - HALF / self.fps
         return int(np.count_nonzero((times >= first) & (times < first + self.lengths[index] / self.fps)))
 
-    def index_columns(self, index: int) -> Mapping[str, NDArray]:
-        """``frame_index``, ``episode_index`` and ``index`` of an episode's rows, those that are there."""
+    def inspect_rows(self, index: int) -> list[Finding]:
         table = self._table(index)
-        return {
-            n: numbers(table, n)[:, 0] for n in ("frame_index", "episode_index", "index") if n in table.column_names
-        }
+        if "frame_index" not in table.column_names:
+            return []
+        counted = numbers(table, "frame_index")[:, 0]
+        wrong = np.flatnonzero(counted != np.arange(len(counted)))
+        if not len(wrong):
+            return []
+        row = int(wrong[0])
+        what = f"frame_index is {counted[row]:.0f}, expected {row}: rows are missing, doubled or out of order"
+        where = f"episode {self.tables.numbers[index]} row {row}"
+        return [Finding("boundary", "error", where, what, "sort the rows by frame_index, or write the episode again")]
 
     def inspect(self) -> list[Finding]:
         from cosmos_robot.data.lerobot_files import inspect

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,16 @@ def open_writer(folder: Path, fps: int, features: Mapping[str, Any], robot: str 
         batch_encoding_size=1,
         streaming_encoder=EpisodeEncoder(fps, settings),
     )
+
+
+def ahead[T](items: Iterable[T]) -> Iterator[T]:
+    """The same items, each fetched while the one before it is in use. None is no item."""
+    source = iter(items)
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, source, None)
+        while (item := coming.result()) is not None:
+            coming = pool.submit(next, source, None)
+            yield item
 
 
 @contextmanager

@@ -103,6 +103,10 @@ class Recordings(ABC, Sequence[Recording]):
         """Faults of the files and tables themselves, found without reading the episodes."""
         return []
 
+    def inspect_rows(self, index: int) -> list[Finding]:
+        """Faults of an episode's own bookkeeping columns. Raises CheckpointError as ``recording`` does."""
+        return []
+
     def statistics(self) -> Mapping[str, Mapping[str, NDArray[np.float64]]]:
         """Statistics that the dataset brings along: ``state`` and ``action`` to name to (D,); empty if it has none."""
         return {}

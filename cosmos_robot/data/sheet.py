@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image as PILImage
 from PIL import ImageDraw, ImageFont
 
@@ -23,18 +25,32 @@ def spread(count: int, wanted: int) -> list[int]:
     return sorted({round(i) for i in np.linspace(0, count - 1, min(count, wanted))})
 
 
+@dataclass(frozen=True, eq=False)
+class Strip:
+    """One line of a sheet: a caption, the rows that are shown, and the pictures (n, H, W, 3) of each camera."""
+
+    caption: str
+    rows: Sequence[int]
+    pictures: Mapping[str, NDArray[np.uint8]]
+
+
 def contact_sheet(episodes: Iterable[Episode], *, columns: int = 8, size: int = 96) -> PILImage.Image:
     """Draw ``columns`` moments of every episode, each picture ``size`` pixels high, with a caption on the left.
 
     Raises InputError if there are no episodes.
     """
-    strips = [_strip(episode, columns, size) for episode in episodes]
-    if not strips:
+    return draw_sheet((_strip(episode, columns) for episode in episodes), columns=columns, size=size)
+
+
+def draw_sheet(strips: Iterable[Strip], *, columns: int = 8, size: int = 96) -> PILImage.Image:
+    """Strips of at most ``columns`` moments below each other. Raises InputError if there are none."""
+    drawn = [_drawn(strip, columns, size) for strip in strips]
+    if not drawn:
         raise InputError("contact sheet: there are no episodes")
-    width = max(strip.width for strip in strips) + 2 * MARGIN
-    sheet = PILImage.new("RGB", (width, sum(strip.height + MARGIN for strip in strips) + MARGIN), PAPER)
+    width = max(strip.width for strip in drawn) + 2 * MARGIN
+    sheet = PILImage.new("RGB", (width, sum(strip.height + MARGIN for strip in drawn) + MARGIN), PAPER)
     top = MARGIN
-    for strip in strips:
+    for strip in drawn:
         sheet.paste(strip, (MARGIN, top))
         top += strip.height + MARGIN
     return sheet
@@ -52,20 +68,24 @@ def write_sheet(
     return path
 
 
-def _strip(episode: Episode, columns: int, size: int) -> PILImage.Image:
-    moments = spread(len(episode), columns)
-    pictures = [[_scaled(frames[row], size) for row in moments] for frames in episode.images.values()]
-    step = max(picture.width for line in pictures for picture in line) + 2
-    strip = PILImage.new("RGB", (CAPTION_WIDTH + step * columns, size * len(pictures)), PAPER)
-    draw = ImageDraw.Draw(strip)
-    draw.multiline_text((0, 0), _caption(episode), fill=INK, font=ImageFont.load_default(12), spacing=2)
+def _strip(episode: Episode, columns: int) -> Strip:
+    rows = spread(len(episode), columns)
+    return Strip(_caption(episode), rows, {name: frames[rows] for name, frames in episode.images.items()})
+
+
+def _drawn(strip: Strip, columns: int, size: int) -> PILImage.Image:
+    pictures = [[_scaled(frame, size) for frame in frames] for frames in strip.pictures.values()]
+    step = max((picture.width for line in pictures for picture in line), default=size) + 2
+    drawn = PILImage.new("RGB", (CAPTION_WIDTH + step * columns, size * max(1, len(pictures))), PAPER)
+    draw = ImageDraw.Draw(drawn)
+    draw.multiline_text((0, 0), strip.caption, fill=INK, font=ImageFont.load_default(12), spacing=2)
     for line, pictures_of_camera in enumerate(pictures):
         for column, picture in enumerate(pictures_of_camera):
-            strip.paste(picture, (CAPTION_WIDTH + column * step, line * size))
+            drawn.paste(picture, (CAPTION_WIDTH + column * step, line * size))
             if line == 0:
                 corner = (CAPTION_WIDTH + column * step + 2, 1)
-                draw.text(corner, str(moments[column]), fill=PAPER, stroke_width=1, stroke_fill=INK)
-    return strip
+                draw.text(corner, str(strip.rows[column]), fill=PAPER, stroke_width=1, stroke_fill=INK)
+    return drawn
 
 
 def _caption(episode: Episode) -> str:

@@ -34,6 +34,7 @@ from cosmos_robot.data.episodes import Episode, EpisodeInfo, require_storable
 from cosmos_robot.data.lerobot_writing import (
     REPOSITORY,
     VIDEO_FILE_MB,
+    ahead,
     open_writer,
     partial_of,
     quiet,
@@ -73,7 +74,7 @@ def write_dataset(
     shown = {"total": total, "console": Console(stderr=True), "disable": not progress, "transient": True}
     try:
         with quiet():
-            for episode in track(_ahead(episodes), "writing", **shown):
+            for episode in track(ahead(episodes), "writing", **shown):
                 writer.add(episode)
             writer.finish(about)
     except BaseException:  # Ctrl-C included: half a dataset is of no use to anyone
@@ -81,16 +82,6 @@ def write_dataset(
         raise
     os.replace(partial, folder)
     return folder
-
-
-def _ahead(episodes: Iterable[Episode]) -> Iterator[Episode]:
-    """The same episodes, each fetched while the one before it is in use."""
-    source = iter(episodes)
-    with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(next, source, None)
-        while (episode := coming.result()) is not None:
-            coming = pool.submit(next, source, None)
-            yield episode
 
 
 class EpisodeStore(Sequence[Episode]):

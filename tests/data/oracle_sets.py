@@ -70,46 +70,66 @@ def write_v3(folder: Path, rows=ROWS, video_mb: float = 0.02) -> Path:
 
 
 def write_v21(folder: Path, rows=ROWS, version: str = "v2.1") -> Path:
-    """Version 2: a parquet file and a video per episode and camera."""
+    episodes = [
+        (
+            state(episode, count),
+            actions(episode, count),
+            {name: frames(episode, count, number) for number, name in enumerate(CAMERAS)},
+            instruction(episode),
+            np.arange(count) / FPS,
+        )
+        for episode, count in enumerate(rows)
+    ]
+    names = {"observation.state": ["x", "y", "z"], "action": ["dx", "dy", "gripper"]}
+    return write_v21_of(folder, episodes, FPS, names, version)
+
+
+def write_v21_of(folder: Path, episodes: list[tuple], fps: int, names: dict, version: str = "v2.1") -> Path:
+    """Version 2: a parquet file and a video per episode and camera. episodes: (state, actions, pictures, instruction,
+    times)."""
     (folder / "meta").mkdir(parents=True)
     total = 0
     entries, stats = [], []
-    for episode, count in enumerate(rows):
-        row = np.arange(count)
+    for episode, (states, commands, pictures, task, times) in enumerate(episodes):
+        row = np.arange(len(states))
         columns = {
-            "observation.state": list(state(episode, count)),
-            "action": list(actions(episode, count)),
-            "timestamp": (row / FPS).astype(np.float32),
+            "observation.state": list(states),
+            "action": list(commands),
+            "timestamp": times.astype(np.float32),
             "frame_index": row,
-            "episode_index": np.full(count, episode),
+            "episode_index": np.full(len(row), episode),
             "index": total + row,
-            "task_index": np.full(count, episode),
+            "task_index": np.full(len(row), episode),
         }
         path = folder / f"data/chunk-000/episode_{episode:06d}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table(columns), path)
-        for number, name in enumerate(CAMERAS):
-            video = folder / f"videos/chunk-000/observation.images.{name}/episode_{episode:06d}.mp4"
-            write_video(video, frames(episode, count, number), FPS)
-        entries.append({"episode_index": episode, "tasks": [instruction(episode)], "length": count})
+        for name, shown in pictures.items():
+            write_video(folder / f"videos/chunk-000/observation.images.{name}/episode_{episode:06d}.mp4", shown, fps)
+        entries.append({"episode_index": episode, "tasks": [task], "length": len(row)})
         stats.append({"episode_index": episode, "stats": _stats(columns)})
-        total += count
+        total += len(row)
+    size = next(iter(pictures.values())).shape[1:]
+    image = {"dtype": "video", "shape": size, "names": ["height", "width", "channels"]}
+    vectors = {k: {"dtype": "float32", "shape": (len(v),), "names": v} for k, v in names.items()}
     info = {
         "codebase_version": version,
         "robot_type": "oracle-arm",
-        "total_episodes": len(rows),
+        "total_episodes": len(entries),
         "total_frames": total,
-        "total_tasks": len(rows),
-        "total_videos": len(rows) * len(CAMERAS),
+        "total_tasks": len(entries),
+        "total_videos": len(entries) * len(pictures),
         "total_chunks": 1,
         "chunks_size": 1000,
-        "fps": FPS,
-        "splits": {"train": f"0:{len(rows)}"},
+        "fps": fps,
+        "splits": {"train": f"0:{len(entries)}"},
         "data_path": "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
         "video_path": "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
-        "features": features() | {name: _scalar(name) for name in SCALARS},
+        "features": {f"observation.images.{name}": image for name in pictures}
+        | vectors
+        | {name: _scalar(name) for name in SCALARS},
     }
-    tasks = [{"task_index": e, "task": instruction(e)} for e in range(len(rows))]
+    tasks = [{"task_index": e, "task": task} for e, (*_, task, _) in enumerate(episodes)]
     (folder / "meta/info.json").write_text(json.dumps(info))
     for name, lines in (("episodes", entries), ("tasks", tasks), ("episodes_stats", stats)):
         (folder / f"meta/{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
