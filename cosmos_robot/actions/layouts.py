@@ -19,7 +19,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Layout:
-    """The fields of one vector in their order. gripper: the values of its gripper fields. what: its name in messages."""
+    """The fields of one vector in their order.
+
+    what: its name in messages. gripper: the values of its gripper fields.
+    """
 
     what: str
     fields: tuple[FieldSpec, ...]
@@ -120,9 +123,8 @@ def convert_fields(values: ArrayLike, source: Layout, target: Layout) -> Array:
     for field in target.fields:
         given, part = source.field(field.name), x[..., source.columns(field.name)]
         if field.rotation and given.rotation:
-            part = (
-                part if field.rotation == given.rotation else convert(part, flat(given.rotation), flat(field.rotation))
-            )
+            if field.rotation != given.rotation:
+                part = convert(part, flat(given.rotation), flat(field.rotation))
         elif field.name in target.grippers and source.gripper and target.gripper:
             part = _ends(target.gripper).command(_ends(source.gripper).openness_unclipped(part))
         elif field.unit != given.unit:

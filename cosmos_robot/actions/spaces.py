@@ -1,13 +1,15 @@
 """From a robot's numbers to a model's own space and back, before normalisation.
 
-Relative spaces speak of poses: each position field of the space, together with the rotation field after it, is one. With
-X the fixed offset of the contract (``axis_rotation``, ``tool_offset``), the model's pose is T X, and its rows are
-(T_i X)^-1 (T_i+1 X) (framewise) or (T_0 X)^-1 (T_i+1 X) (anchored), T_0 being where the robot is now (cosmos-framework,
-``utils/pose_utils.py`` and the dataset classes).
+Relative spaces speak of poses: each position field of the space, together with the rotation field after it, is one.
+With X the fixed offset of the contract (``axis_rotation``, ``tool_offset``), the model's pose is T X, and its rows are
+(T_i X)^-1 (T_i+1 X) (framewise) or (T_0 X)^-1 (T_i+1 X) (anchored), T_0 being where the robot is now
+(cosmos-framework, ``utils/pose_utils.py`` and the dataset classes).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -22,8 +24,9 @@ from cosmos_robot.actions.poses import (
     poses_of_rows,
     relative_rows,
 )
+from cosmos_robot.contract.base import plain
 from cosmos_robot.contract.numbers import ModelSpace
-from cosmos_robot.contract.robot import FieldSpec
+from cosmos_robot.contract.robot import FieldSpec, RotationFormat
 from cosmos_robot.errors import ContractError, InputError
 
 REFERENCES: Final[dict[str, PoseReference]] = {"framewise_relative": "framewise", "anchored_relative": "anchored"}
@@ -72,8 +75,8 @@ class SpaceMap:
             return convert_fields(self._scaled(y, 1 / self.space.translation_scale), self.model, self.robot)
         return self._each(y, start, self._absolute_of)
 
-    def _each(self, values: Array, start: ArrayLike | None, convert_chunk) -> Array:  # type: ignore[no-untyped-def]
-        """``convert_chunk`` over leading axes: values (..., T, D), start (..., S)."""
+    def _each(self, values: Array, start: ArrayLike | None, one: Callable[[Array, Array], Array]) -> Array:
+        """``one`` over the leading axes: values (..., T, D), start (..., S)."""
         if start is None:
             raise InputError(f"{self.model.what} is relative to where the robot is: give its state")
         here = self.start.check(start)
@@ -84,7 +87,7 @@ class SpaceMap:
             )
         chunks = values.reshape(-1, *values.shape[-2:])
         starts = here.reshape(len(chunks), here.shape[-1])
-        out = np.stack([convert_chunk(c, s) for c, s in zip(chunks, starts, strict=True)])
+        out = np.stack([one(c, s) for c, s in zip(chunks, starts, strict=True)])
         return out.reshape(*values.shape[:-1], out.shape[-1])
 
     def _relative_of(self, values: Array, start: Array) -> Array:
@@ -156,37 +159,28 @@ class SpaceMap:
 
     def _require_poses(self, space: ModelSpace) -> None:
         if not self._pairs:
-            raise ContractError(
-                f"{self.model.what}: {space.reference} needs a position field followed by a rotation field"
-            )
+            raise ContractError(f"{self.model.what}: {space.reference} needs a position and after it a rotation field")
         posed = [field for pair in self._pairs for field in pair]
         for layout in (self.robot, self.start):
             for field in posed:
                 here = layout.field(field.name)
                 if here.kind != field.kind or (here.kind == "position" and (here.width, here.unit) != (3, "m")):
-                    raise ContractError(
-                        f"{layout.what}: {field.name!r} is no {field.kind} that a pose can be made of: {here}"
-                    )
+                    raise ContractError(f"{layout.what}: no pose can be made of {field.name!r}: {plain(here)}")
         for position, rotation in self._pairs:
             frames = {layout.field(f.name).frame for layout in (self.robot, self.start) for f in (position, rotation)}
             if len(frames - {""}) > 1:
-                raise ContractError(
-                    f"{self.model.what}: {position.name!r}, {rotation.name!r} are in frames {sorted(frames)}"
-                )
+                names = f"{position.name!r} and {rotation.name!r}"
+                raise ContractError(f"{self.model.what}: {names} are in frames {sorted(frames)}")
         rest = Layout(self.model.what, tuple(f for f in space.fields if f not in posed), space.gripper)
         require_convertible(self.robot, rest, read_by_model=True)
 
 
 def _pose_pairs(fields: tuple[FieldSpec, ...]) -> list[tuple[FieldSpec, FieldSpec]]:
     """Each position with the rotation right after it."""
-    return [
-        (a, b)
-        for a, b in zip(fields, fields[1:], strict=False)
-        if a.kind == "position" and a.width == 3 and b.kind == "rotation"
-    ]
+    return [(a, b) for a, b in pairwise(fields) if a.kind == "position" and a.width == 3 and b.kind == "rotation"]
 
 
-def _format(field: FieldSpec):  # type: ignore[no-untyped-def]
+def _format(field: FieldSpec) -> RotationFormat:
     if field.rotation is None:
         raise ContractError(f"{field.name!r} names no rotation format")
     return field.rotation

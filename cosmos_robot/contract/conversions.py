@@ -69,7 +69,8 @@ def gripper_conversion(source: GripperSpec, target: GripperSpec) -> Conversion |
     """From one pair of open and closed values to another. A target that takes only the two needs a decision, which a
     ``binary`` spec's threshold makes."""
     ends = (
-        f"{source.open_value:g} open, {source.closed_value:g} closed to {target.open_value:g}, {target.closed_value:g}"
+        f"{source.open_value:g} open, {source.closed_value:g} closed to "
+        f"{target.open_value:g} open, {target.closed_value:g} closed"
     )
     if target.kind == "binary" and source.kind == "continuous":
         return Conversion(f"{ends}, decided at openness {target.threshold:g}", GRIPPERS_BY)
