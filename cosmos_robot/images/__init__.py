@@ -24,6 +24,7 @@ from cosmos_robot.images.steps import (
     jpeg_round_trip,
     latent_content,
     letterbox,
+    model_values,
     remove_padding,
     turn,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "latent_content",
     "letterbox",
     "model_size",
+    "model_values",
     "one_above_two",
     "place_on_canvas",
     "remove_padding",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image as PILImage
 
 from cosmos_robot.contract import Orientation, ResizeRule
@@ -137,3 +138,15 @@ def remove_padding(canvas: Array, image_size: tuple[int, int, int, int]) -> Arra
 def latent_content(image_size: tuple[int, int, int, int], pixels_per_latent: int = 16) -> tuple[int, int]:
     """Rows and columns of latents that hold content: floor(content / ``pixels_per_latent``). The rest is cut off."""
     return image_size[2] // pixels_per_latent, image_size[3] // pixels_per_latent
+
+
+def model_values(pixels: Array, *, bfloat16: bool = False) -> NDArray[np.float32]:
+    """uint8 of any shape as the network takes it: x / 127.5 - 1, float32; each step rounded to bfloat16 if asked."""
+    values = pixels.astype(np.float32) / np.float32(127.5)
+    return _bfloat16(_bfloat16(values) - 1) if bfloat16 else values - 1
+
+
+def _bfloat16(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The nearest bfloat16, half to even, as float32; finite values only."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)

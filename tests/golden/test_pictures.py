@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cosmos_robot.contract import CanvasSpec, Size
+from cosmos_robot.contract import Box, CanvasSpec, Size
 from cosmos_robot.errors import CosmosRobotError, InputError
 from cosmos_robot.images import (
     Fitted,
@@ -16,6 +16,7 @@ from cosmos_robot.images import (
     crop_and_restore,
     downscale_and_pad,
     jpeg_round_trip,
+    model_values,
     one_above_two,
     place_on_canvas,
     remove_padding,
@@ -24,6 +25,7 @@ from cosmos_robot.images import (
     turn,
     unit_float_to_uint8,
 )
+from cosmos_robot.images.augment import Augmentation, augment
 
 
 def assert_near(picture: np.ndarray, recorded: np.ndarray, levels: float = 1) -> None:
@@ -219,3 +221,26 @@ def test_pictures_of_cosmos_policys_evaluation(case: dict[str, Any]) -> None:
         raw = np.array(case[f"raw_{camera}"], np.uint8)
         seen = turn(raw, "flip_vertical", "upright")
         assert_near(seen, np.array(case[f"{camera}_image"], np.uint8), 0)
+
+
+@pytest.mark.golden("cosmos_policy/images", key="augmentation")
+def test_augmentation_of_cosmos_policy(case: dict[str, Any], golden: Any) -> None:
+    arrays = golden.arrays("cosmos_policy/images")
+    numbers = case["parameters"]
+    top, left, height, width = numbers["crop_top_left_height_width"]
+    change = Augmentation(
+        Box(top=top, left=left, height=height, width=width),
+        rotate=numbers.get("rotate", 0.0),
+        **{name: numbers[f"adjust_{name}"] for name in ("brightness", "contrast", "saturation", "hue")},
+    )
+    inputs, outputs = (frames_of(arrays[f"{case['case']}_{end}"], "CTHW") for end in ("in", "out"))
+    assert len(inputs) == case["frames"]
+    for picture, recorded in zip(inputs, outputs, strict=True):
+        assert_near(augment(picture, change), recorded)
+
+
+def test_pixels_become_model_values(golden: Any) -> None:
+    stored = golden.json("cosmos_policy/images")
+    pixels = np.array(stored["pixel_values"], np.uint8)
+    for precision, recorded in stored["pixel_to_model"].items():
+        np.testing.assert_array_equal(model_values(pixels, bfloat16=precision == "bfloat16"), recorded)
