@@ -196,7 +196,7 @@ def check_rows(values: ArrayLike, robot: RobotSpec) -> NDArray[np.float64]:
 
 def _require_numbers(values: ArrayLike) -> None:
     """Numpy would read True as 1 and a list with a text in it as texts: name what is no number before it does."""
-    if not isinstance(values, list | tuple) and getattr(values, "dtype", None) != object:
+    if not isinstance(values, list | tuple) and getattr(values, "dtype", None) != np.dtype(object):
         return
     for row, action in enumerate(values):
         if isinstance(action, np.ndarray) and action.dtype != object:

@@ -1,4 +1,4 @@
-"""Files of initial simulator states: numpy's, and the pickles that torch wrote for LIBERO, read through an allow-list."""
+"""Files of initial simulator states: numpy's, and those that torch wrote for LIBERO, read through an allow-list."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def read_init_states(path: Path) -> NDArray[np.float64]:
     try:
         states = _numpy(found) if found.suffix in (".npz", ".npy") else _torch(found)
     except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
-        raise CheckpointError(f"{found} holds no initial states that can be read safely: {error}") from error
+        raise CheckpointError(
+            f"{found} holds no initial states that can be read safely ({type(error).__name__}); expected numpy's .npz "
+            "with 'states', or one array of numbers as torch.save writes it"
+        ) from error
     if not isinstance(states, np.ndarray) or states.dtype.kind not in "fiu":
         raise CheckpointError(f"{found}: expected an array of numbers, got {type(states).__name__}")
     if states.ndim != 2 or not len(states) or not np.isfinite(states).all():

@@ -69,6 +69,7 @@ class RemoteEnv(RobotEnv):
     ):
         self.name: str | None = None
         self.control_steps = 0
+        self._running = False
         self._moment = 0
         self._pending: tuple[str, dict[str, Any]] | None = None
         self._closed = False
@@ -201,18 +202,22 @@ class RemoteEnv(RobotEnv):
         self.robot = RobotSpec.model_validate(result["robot"])
         self.instruction = result["instruction"]
         self.init_state_count = result["init_state_count"]
-        self.control_steps = 0
+        self.settle_steps, self.step_budget = result["settle_steps"], result["step_budget"]
+        self.control_steps, self._running = 0, False
         self._make_spaces()
 
     def _got_reset(self, result: dict[str, Any], arguments: dict[str, Any]):
+        self._running = True
         return self._observation(result["observation"]), result["info"]
 
     def _got_step(self, result: dict[str, Any], arguments: dict[str, Any]):
         observation = self._observation(result["observation"])
+        self._running = not (result["terminated"] or result["truncated"])
         return observation, result["reward"], result["terminated"], result["truncated"], result["info"]
 
     def _got_execute(self, result: dict[str, Any], arguments: dict[str, Any]) -> StepResult:
         report = result.pop("observation")
+        self._running = not (result["terminated"] or result["truncated"])
         film = arguments["film"]
         frames: dict[str, list[Image]] = {name: [] for name in film.cameras} if film else {}
         for entry in report["frames"]:

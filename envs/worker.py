@@ -81,7 +81,10 @@ class Host:
     def do_open(self, name: str, options: dict[str, Any]) -> dict[str, Any]:
         self.close()
         self._env = self._factory(name, **options)
-        facts = {name: getattr(self._env, name) for name in ("instruction", "init_state_count")}
+        facts = {
+            name: getattr(self._env, name)
+            for name in ("instruction", "init_state_count", "settle_steps", "step_budget")
+        }
         return {"robot": self._env.robot.model_dump(), **facts}
 
     def do_reset(self, seed: int | None, options: dict[str, Any] | None, cameras: list[str]) -> dict[str, Any]:
