@@ -40,8 +40,14 @@ COMMANDS = {
     "collect": Command("cosmos_robot.recipes:collect", "record scripted demonstrations as a LeRobot dataset"),
     "train": Command("cosmos_robot.recipes:train", "make a checkpoint by its recipe, from demonstrations to export"),
     "bench": Command("cosmos_robot.cli:bench", "control steps per second, with and without pictures"),
-    "ckpt show": Command("cosmos_robot.cli:ckpt_show", "what a checkpoint holds, and its contract", True),
-    "ckpt check": Command("cosmos_robot.cli:ckpt_check", "load a checkpoint and check every file, key and shape", True),
+    "ckpt list": Command(
+        "cosmos_robot.backbone.cosmos3.commands:ckpt_list", "the shipped and the released checkpoints"
+    ),
+    "ckpt inspect": Command("cosmos_robot.backbone.cosmos3.commands:ckpt_inspect", "what a checkpoint holds", True),
+    "ckpt check": Command(
+        "cosmos_robot.backbone.cosmos3.commands:ckpt_check", "load a checkpoint and check all of it", True
+    ),
+    "ckpt convert": Command("cosmos_robot.backbone.cosmos3.commands:ckpt_convert", "native to diffusers and back"),
     "probe": Command("cosmos_robot.envs.probes.command:main_probe", "prove a contract on a simulated robot", True),
     "doctor": Command("cosmos_robot.cli:doctor", "what this machine has and lacks"),
 }
@@ -131,44 +137,6 @@ def _run(name: str, arguments: list[str]) -> int:
             f"'cosmos-robot[{EXTRAS[module]}]', or from a checkout: uv sync --all-extras"
         ) from error
     return status if isinstance(status, int) else 0
-
-
-def ckpt_show(checkpoint: str) -> None:
-    """What a checkpoint holds, part by part, and its contract. Reads no weights and needs no torch.
-
-    Args:
-        checkpoint: shipped name, folder or hub id.
-    """
-    from rich.console import Console
-    from rich.table import Table
-
-    from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
-    from cosmos_robot.backbone.cosmos3.listing import describe, list_parts
-    from cosmos_robot.contract import Contract
-
-    found = find_checkpoint(checkpoint)
-    table = Table("part", "class", "tensors", "parameters", "dtype", "MB", box=None)
-    for part in list_parts(found):
-        counts = (f"{part.tensors:,}", f"{part.parameters:,}") if part.tensors else ("", "")
-        name = part.name if part.folder.parent == found.folder else f"{part.name} (of {part.folder.parent.name})"
-        table.add_row(name, part.kind, *counts, ", ".join(part.dtypes), f"{part.size / 1e6:.2f}")
-    console = Console(highlight=False)
-    console.print(f"{found.name}: {found.folder}", soft_wrap=True)
-    console.print(table)
-    console.print("\n".join(describe(Contract.load(found.folder))), markup=False, soft_wrap=True)
-
-
-def ckpt_check(checkpoint: str) -> None:
-    """Load a checkpoint as a policy would: every file, key and shape, and the contract.
-
-    Args:
-        checkpoint: shipped name, folder or hub id.
-    """
-    from cosmos_robot.backbone.cosmos3.load import load_checkpoint
-
-    loaded = load_checkpoint(checkpoint)
-    count = sum(parameter.numel() for parameter in loaded.transformer.parameters())
-    print(f"{loaded.name}: whole, {count:,} parameters, trained for {loaded.contract.robot.name}")
 
 
 def doctor() -> int:

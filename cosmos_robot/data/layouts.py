@@ -23,8 +23,8 @@ def open_recordings(
     """The dataset at ``path``: a LeRobot folder, an HDF5 file, or a folder of HDF5 files.
 
     state, action: columns or HDF5 datasets to read instead of the usual ones. strict: refuse a folder in which some
-    HDF5 file is damaged; otherwise it is left to ``inspect``. Raises CheckpointError if there is no dataset, naming what
-    was found and which layouts are known, or if what is there is half-written or damaged.
+    HDF5 file is damaged; otherwise it is left to ``inspect``. Raises CheckpointError if there is no dataset, naming
+    what was found and which layouts are known, or if what is there is half-written or damaged.
     """
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
