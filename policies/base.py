@@ -1,22 +1,27 @@
-"""What a policy is: observations in, one action chunk each out."""
+"""What a model can do for a robot: act, imagine what would happen, and tell which actions a video shows.
+
+All three are stateless: nothing is remembered from call to call but caches. The same input and seed give the same
+answer, alone or in a batch. Seeds make the noise; lists in, lists out, empty in, empty out.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cosmos_robot.contract import Contract
 from cosmos_robot.errors import InputError
-from cosmos_robot.types import ActionChunk, Observation
+from cosmos_robot.images import compose_canvas
+from cosmos_robot.types import ActionChunk, Clip, Observation, VideoPrediction
 
 
 class Policy(ABC):
-    """A stateless map from an observation to a chunk of commands in the robot's units.
+    """From an observation to a chunk of commands in the robot's units.
 
-    Nothing is remembered from call to call but caches: the same observation and seed give the same chunk, alone or in
-    a batch. A subclass sets ``contract`` and writes ``_act``.
+    A subclass sets ``contract`` and writes ``_act``.
     """
 
     contract: Contract
@@ -27,18 +32,161 @@ class Policy(ABC):
         return ()
 
     def act(self, observations: Sequence[Observation], seeds: Sequence[int]) -> list[ActionChunk]:
-        """One chunk of ``contract.model.chunk`` rows for each observation; seeds make its noise. Empty in, empty out.
+        """One chunk of ``contract.model.chunk`` rows for each observation; the same observation may stand several
+        times, with other seeds, for several candidates.
 
         Raises InputError where the two lengths differ, a seed is no whole number of 32 bits, or an observation lacks
         what the contract's robot delivers.
         """
-        if len(observations) != len(seeds):
-            raise InputError(f"act: {len(observations)} observations but {len(seeds)} seeds; pass one seed for each")
-        for seed in seeds:
-            if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
-                raise InputError(f"act: expected seeds that are whole numbers from 0 to 2**32 - 1, got {seed!r}")
+        check_seeds("act", "observations", observations, seeds)
         return self._act(observations, seeds) if observations else []
 
     @abstractmethod
     def _act(self, observations: Sequence[Observation], seeds: Sequence[int]) -> list[ActionChunk]:
         """``act`` for at least one observation and as many seeds."""
+
+
+class JointPolicy(Policy):
+    """A policy that imagines the video of its own actions while it finds them. A subclass writes ``_foresee``."""
+
+    def foresee(
+        self, observations: Sequence[Observation], seeds: Sequence[int]
+    ) -> list[tuple[ActionChunk, VideoPrediction]]:
+        """As ``act``, each chunk with the video that was denoised with it."""
+        check_seeds("foresee", "observations", observations, seeds)
+        return self._foresee(observations, seeds) if observations else []
+
+    def _act(self, observations: Sequence[Observation], seeds: Sequence[int]) -> list[ActionChunk]:
+        return [chunk for chunk, _ in self._foresee(observations, seeds)]
+
+    @abstractmethod
+    def _foresee(
+        self, observations: Sequence[Observation], seeds: Sequence[int]
+    ) -> list[tuple[ActionChunk, VideoPrediction]]:
+        """``foresee`` for at least one observation and as many seeds."""
+
+
+class WorldModel(ABC):
+    """From an observation and a chunk of commands to the video of what would happen (forward dynamics).
+
+    A subclass sets ``contract`` and writes ``_imagine`` and ``_extend``.
+    """
+
+    contract: Contract
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """The cameras whose pictures ``imagine`` reads."""
+        return ()
+
+    def imagine(
+        self, observations: Sequence[Observation], actions: Sequence[ActionChunk], seeds: Sequence[int]
+    ) -> list[VideoPrediction]:
+        """The video of each chunk, begun at its observation; nothing is decoded before somebody asks for pictures.
+
+        actions: chunks of ``contract.model.chunk`` rows at the robot's rate. Raises InputError for another length,
+        width or rate, and as ``Policy.act``.
+        """
+        check_seeds("imagine", "observations", observations, seeds)
+        self._check_chunks(actions, len(observations))
+        return self._imagine(observations, actions, seeds) if observations else []
+
+    def extend(
+        self,
+        predictions: Sequence[VideoPrediction],
+        actions: Sequence[ActionChunk],
+        seeds: Sequence[int],
+        states: Sequence[Mapping[str, NDArray[np.float64]]] | None = None,
+        carry: str = "pixels",
+    ) -> list[VideoPrediction]:
+        """The next chunk after each of ``predictions``, which must be this model's own.
+
+        The next chunk sees the end of the last and nothing else: carry ``pixels`` decodes the last frame and encodes it
+        again as a first frame; ``latent`` takes the last latent frame as it is, which costs no decoding but is a latent
+        of four frames where the model was trained on one of a single frame. A contract with history rows also sees the
+        last commands. ``states``: the robot's state at each junction, needed where the contract has a state row, since
+        a video holds none.
+        """
+        check_seeds("extend", "predictions", predictions, seeds)
+        self._check_chunks(actions, len(predictions))
+        if carry not in ("pixels", "latent"):
+            raise InputError(f"extend: expected carry 'pixels' or 'latent', got {carry!r}")
+        if self.contract.model.state_row and (states is None or len(states) != len(predictions)):
+            raise InputError(
+                f"extend: {self.contract.model.name!r} reads the robot's state, which no video shows: pass one state "
+                f"for each of {len(predictions)} predictions, got {None if states is None else len(states)}"
+            )
+        return self._extend(predictions, actions, seeds, states, carry) if predictions else []
+
+    @abstractmethod
+    def _imagine(
+        self, observations: Sequence[Observation], actions: Sequence[ActionChunk], seeds: Sequence[int]
+    ) -> list[VideoPrediction]:
+        """``imagine`` for at least one observation."""
+
+    @abstractmethod
+    def _extend(
+        self,
+        predictions: Sequence[VideoPrediction],
+        actions: Sequence[ActionChunk],
+        seeds: Sequence[int],
+        states: Sequence[Mapping[str, NDArray[np.float64]]] | None,
+        carry: str,
+    ) -> list[VideoPrediction]:
+        """``extend`` for at least one prediction."""
+
+    def _check_chunks(self, actions: Sequence[ActionChunk], count: int) -> None:
+        if len(actions) != count:
+            raise InputError(f"expected one action chunk for each of {count} starts, got {len(actions)}")
+        shape, rate = (self.contract.model.chunk, self.contract.robot.action_width), self.contract.robot.rate_hz
+        for chunk in actions:
+            if chunk.values.shape != shape or chunk.rate_hz != rate:
+                raise InputError(
+                    f"action chunk: expected {shape[0]} rows of {shape[1]} at {rate} Hz, the video's length in "
+                    f"{self.contract.model.name!r}, got {chunk.values.shape} at {chunk.rate_hz} Hz"
+                )
+
+
+class InverseModel(ABC):
+    """From a video to the commands that it shows (inverse dynamics). A subclass sets ``contract`` and writes
+    ``_label``."""
+
+    contract: Contract
+
+    @property
+    def frames(self) -> int:
+        """Frames of a clip: those of a chunk, and the one it starts from."""
+        return self.contract.model.chunk // self.contract.model.actions_per_frame + 1
+
+    def clip(self, observations: Sequence[Observation]) -> Clip:
+        """Successive observations, ``frames`` of them, as the clip that ``label`` reads."""
+        if len(observations) != self.frames:
+            raise InputError(f"clip: expected {self.frames} observations, got {len(observations)}")
+        first = observations[0]
+        canvases = np.stack([compose_canvas(self.contract, o.images) for o in observations])
+        return Clip(canvases, first.instruction, first.state, first.time, first.history)
+
+    def label(self, clips: Sequence[Clip], seeds: Sequence[int]) -> list[ActionChunk]:
+        """The chunk of ``contract.model.chunk`` commands that each clip shows. Raises InputError for a clip of another
+        length than ``frames``, and as ``Policy.act``."""
+        check_seeds("label", "clips", clips, seeds)
+        for clip in clips:
+            if len(clip.frames) != self.frames:
+                raise InputError(
+                    f"clip: {self.contract.model.name!r} labels {self.contract.model.chunk} commands on {self.frames} "
+                    f"frames, got {len(clip.frames)}"
+                )
+        return self._label(clips, seeds) if clips else []
+
+    @abstractmethod
+    def _label(self, clips: Sequence[Clip], seeds: Sequence[int]) -> list[ActionChunk]:
+        """``label`` for at least one clip."""
+
+
+def check_seeds(verb: str, what: str, given: Sequence[object], seeds: Sequence[int]) -> None:
+    """Raise InputError unless there is one seed of 32 bits for each of ``given``."""
+    if len(given) != len(seeds):
+        raise InputError(f"{verb}: {len(given)} {what} but {len(seeds)} seeds; pass one seed for each")
+    for seed in seeds:
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
+            raise InputError(f"{verb}: expected seeds that are whole numbers from 0 to 2**32 - 1, got {seed!r}")

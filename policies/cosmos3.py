@@ -1,125 +1,172 @@
-"""A Cosmos 3 checkpoint as a policy: picture, state and instruction to a chunk of commands."""
+"""A Cosmos 3 checkpoint as a policy, a world model and an inverse model, over one copy of its weights.
+
+    model = Cosmos3Model(load_checkpoint("..."))
+    policy, world, inverse = Cosmos3Policy(model), Cosmos3WorldModel(model), Cosmos3InverseModel(model)
+
+Which of the three a checkpoint can be, its contract's ``modes`` say; another is refused when it is made.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from cosmos_robot.actions.codec import Codec, state_vector
-from cosmos_robot.backbone.cosmos3.latents import encode_first_frame
-from cosmos_robot.backbone.cosmos3.layout import TokenPlan, policy_plan
+from cosmos_robot.backbone.cosmos3.layout import PlanMode, contract_plan
 from cosmos_robot.backbone.cosmos3.load import Checkpoint, load_checkpoint
-from cosmos_robot.backbone.cosmos3.runtime import TextCache, encode_text, join_rows, join_texts
-from cosmos_robot.backbone.cosmos3.sampler import Given, draw_noise, sample
-from cosmos_robot.backbone.cosmos3.text import prompt_tokens
-from cosmos_robot.images import compose_canvas
-from cosmos_robot.policies.base import Policy
-from cosmos_robot.prompts import render_prompt
-from cosmos_robot.types import ActionChunk, Observation
-
-TEXTS_KEPT = 64
+from cosmos_robot.errors import ContractError, InputError
+from cosmos_robot.policies.base import InverseModel, JointPolicy, Policy, WorldModel
+from cosmos_robot.policies.cosmos3_model import Cosmos3Model
+from cosmos_robot.types import ActionChunk, Clip, Observation, VideoPrediction
 
 
 class Cosmos3Policy(Policy):
-    """Actions denoised from one clean picture, the state as one clean row, and the instruction.
+    """Actions denoised from one clean picture, the state as one clean row, and the instruction (mode ``policy``)."""
 
-    Text is run once per distinct instruction and kept for the last ``TEXTS_KEPT`` of them. A blind checkpoint
-    (``contract.model.sees`` false) reads no camera: its canvas is black.
-    """
+    mode: PlanMode = "policy"
 
-    def __init__(self, checkpoint: Checkpoint):
-        self.contract = checkpoint.contract
-        self._checkpoint = checkpoint
-        self._codec = Codec(checkpoint.contract)
-        self._plan = _plan(checkpoint)
-        self._texts: OrderedDict[str, TextCache] = OrderedDict()
-        self._dark = None if self.contract.model.sees else self._encode(self._black_canvas())
+    def __init__(self, checkpoint: Checkpoint | Cosmos3Model):
+        self.model = _model(checkpoint, self.mode)
+        self.contract = self.model.contract
 
     @property
     def cameras(self) -> tuple[str, ...]:
-        model = self.contract.model
-        return tuple(dict.fromkeys(p.camera for p in model.canvas.placements)) if model.sees else ()
+        return self.model.cameras
 
-    def canvas(self, observation: Observation) -> np.ndarray:
+    def canvas(self, observation: Observation) -> NDArray[np.uint8]:
         """The picture (H, W, 3) uint8 that the model is shown for ``observation``."""
-        if not self.contract.model.sees:
-            return self._black_canvas()
-        return compose_canvas(self.contract, observation.images)
+        return self.model.canvas(observation)
 
-    @torch.no_grad()
     def _act(self, observations: Sequence[Observation], seeds: Sequence[int]) -> list[ActionChunk]:
-        contract, transformer = self.contract, self._checkpoint.transformer
-        prompts = [render_prompt(contract.model.prompt, o.instruction) for o in observations]
-        guided = contract.model.sampler.guidance != 1
-        distinct = list(dict.fromkeys([*prompts, *([""] if guided else [])]))
-        width = contract.robot.action_width
-        given = Given(
-            text_index=[distinct.index(prompt) for prompt in prompts],
-            latents=self._latents(observations),
-            action_rows=self._rows(observations),
-            domain_id=contract.model.domain_id,
-            action_width=width,
-            unconditional=distinct.index("") if guided else None,
-        )
-        noise = draw_noise(self._plan, transformer.config.latent_channel, transformer.config.action_dim, width, seeds)
-        out = sample(
-            transformer,
-            self._plan,
-            join_texts([self._text(prompt) for prompt in distinct]),
-            given,
-            contract.model.sampler,
-            noise,
-        )
-        actions = self._codec.decode_actions(out.action.cpu().numpy())
-        source = f"cosmos3:{self._checkpoint.name}"
+        samples = self.model.run(self.mode, observations, self.model.first_latents(observations), seeds)
+        return self.model.chunks(samples, observations, [o.time for o in observations])
+
+
+class Cosmos3JointPolicy(JointPolicy, Cosmos3Policy):
+    """Actions and the video of them, denoised together (mode ``wam``). The video is decoded only if somebody looks."""
+
+    mode: PlanMode = "wam"
+
+    def _foresee(
+        self, observations: Sequence[Observation], seeds: Sequence[int]
+    ) -> list[tuple[ActionChunk, VideoPrediction]]:
+        samples = self.model.run(self.mode, observations, self.model.first_latents(observations), seeds)
+        chunks = self.model.chunks(samples, observations, [o.time for o in observations])
         return [
-            ActionChunk(values, contract.robot.rate_hz, o.time, source)
-            for values, o in zip(actions, observations, strict=True)
+            (chunk, self.model.prediction(found.video, chunk, o.instruction, o.time))
+            for found, chunk, o in zip(samples, chunks, observations, strict=True)
         ]
 
-    def _latents(self, observations: Sequence[Observation]) -> Tensor:
-        if self._dark is not None:
-            return self._dark.expand(len(observations), -1, -1, -1, -1)
-        return self._encode(np.stack([self.canvas(o) for o in observations]))
 
-    def _encode(self, canvases: np.ndarray) -> Tensor:
-        return encode_first_frame(self._checkpoint.vae, canvases if canvases.ndim == 4 else canvases[None])
+@dataclass(frozen=True)
+class _Junction:
+    """What the next chunk of a rollout reads besides the picture."""
 
-    def _rows(self, observations: Sequence[Observation]) -> Tensor:
-        """Action rows (B, R, W): the state where the contract has one, and room for the commands."""
-        model, robot = self.contract.model, self.contract.robot
-        room = torch.zeros(len(observations), model.chunk, robot.action_width)
-        state = None
-        if model.state_row:
-            vectors = np.stack([state_vector(robot, o.state) for o in observations])
-            state = torch.from_numpy(self._codec.encode_state(vectors).astype(np.float32))
-        return join_rows(state, room).to(self._checkpoint.transformer.device)
-
-    def _text(self, prompt: str) -> TextCache:
-        if prompt not in self._texts:
-            ids = prompt_tokens(self._checkpoint.tokenizer, prompt, self.contract.model.prompt.system_prompt)
-            self._texts[prompt] = encode_text(self._checkpoint.transformer, [ids])
-            if len(self._texts) > TEXTS_KEPT:
-                self._texts.popitem(last=False)
-        self._texts.move_to_end(prompt)
-        return self._texts[prompt]
-
-    def _black_canvas(self) -> np.ndarray:
-        canvas = self.contract.model.canvas
-        return np.zeros((canvas.height, canvas.width, 3), np.uint8)
+    instruction: str
+    history: NDArray[np.float64] | None
+    state: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
-def _plan(checkpoint: Checkpoint) -> TokenPlan:
-    model, cell = checkpoint.contract.model, checkpoint.vae.config.scale_factor_spatial
-    rate = checkpoint.contract.robot.rate_hz
-    return policy_plan(model.canvas.height // cell, model.canvas.width // cell, model.chunk, rate, model.state_row)
+class Cosmos3WorldModel(WorldModel):
+    """Video denoised from one clean picture and clean action rows (mode ``forward_dynamics``)."""
+
+    mode: PlanMode = "forward_dynamics"
+
+    def __init__(self, checkpoint: Checkpoint | Cosmos3Model):
+        self.model = _model(checkpoint, self.mode)
+        self.contract = self.model.contract
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        return self.model.cameras
+
+    def _imagine(
+        self, observations: Sequence[Observation], actions: Sequence[ActionChunk], seeds: Sequence[int]
+    ) -> list[VideoPrediction]:
+        samples = self.model.run(self.mode, observations, self.model.first_latents(observations), seeds, actions)
+        return [
+            self.model.prediction(found.video, chunk, o.instruction, o.time)
+            for found, chunk, o in zip(samples, actions, observations, strict=True)
+        ]
+
+    def _extend(
+        self,
+        predictions: Sequence[VideoPrediction],
+        actions: Sequence[ActionChunk],
+        seeds: Sequence[int],
+        states: Sequence[Mapping[str, NDArray[np.float64]]] | None,
+        carry: str,
+    ) -> list[VideoPrediction]:
+        for prediction in predictions:
+            if prediction.source != self.model.source or not isinstance(prediction.latents, torch.Tensor):
+                raise InputError(
+                    f"extend: expected predictions of {self.model.source}, got one of {prediction.source!r}"
+                )
+        if carry == "latent":
+            first = torch.stack([p.latents[:, -1:] for p in predictions])
+        else:
+            first = torch.stack([self.model.encode_frame(p.frames[-1]) for p in predictions])
+        junctions = [
+            _Junction(p.instruction, self._past(p), {} if states is None else states[i])
+            for i, p in enumerate(predictions)
+        ]
+        samples = self.model.run(self.mode, junctions, first, seeds, actions)
+        return [
+            self.model.prediction(found.video, chunk, p.instruction, p.start_time + (len(p) - 1) / p.rate_hz)
+            for found, chunk, p in zip(samples, actions, predictions, strict=True)
+        ]
+
+    def _past(self, prediction: VideoPrediction) -> NDArray[np.float64] | None:
+        """The last commands before a junction, as many as the contract reads and the last chunk holds."""
+        count = self.contract.model.history_rows
+        return prediction.actions.values[-count:] if count else None
+
+
+class Cosmos3InverseModel(InverseModel):
+    """Actions denoised from a whole clean video (mode ``inverse_dynamics``)."""
+
+    mode: PlanMode = "inverse_dynamics"
+
+    def __init__(self, checkpoint: Checkpoint | Cosmos3Model):
+        self.model = _model(checkpoint, self.mode)
+        self.contract = self.model.contract
+
+    def _label(self, clips: Sequence[Clip], seeds: Sequence[int]) -> list[ActionChunk]:
+        samples = self.model.run(self.mode, clips, self.model.clip_latents([c.frames for c in clips]), seeds)
+        return self.model.chunks(samples, clips, [c.time for c in clips])
+
+
+POLICIES: dict[str, type[Cosmos3Policy]] = {"policy": Cosmos3Policy, "wam": Cosmos3JointPolicy}
+"""Modes in which a checkpoint acts, the one that is taken first where a contract has both."""
 
 
 def load(ref: str | Path, device: str = "cpu") -> Cosmos3Policy:
     """The policy of a checkpoint given by name, folder or hub id."""
-    return Cosmos3Policy(load_checkpoint(ref, device=device))
+    model = Cosmos3Model(load_checkpoint(ref, device=device))
+    for mode, kind in POLICIES.items():
+        if mode in model.contract.model.modes:
+            return kind(model)
+    raise ContractError(
+        f"{model.contract.model.name!r} is no policy: its contract's modes are {list(model.contract.model.modes)}"
+    )
+
+
+def load_world_model(ref: str | Path, device: str = "cpu") -> Cosmos3WorldModel:
+    """The world model of a checkpoint given by name, folder or hub id."""
+    return Cosmos3WorldModel(load_checkpoint(ref, device=device))
+
+
+def load_inverse_model(ref: str | Path, device: str = "cpu") -> Cosmos3InverseModel:
+    """The inverse model of a checkpoint given by name, folder or hub id."""
+    return Cosmos3InverseModel(load_checkpoint(ref, device=device))
+
+
+def _model(checkpoint: Checkpoint | Cosmos3Model, mode: PlanMode) -> Cosmos3Model:
+    """The shared model, after checking that its contract can be laid out in ``mode``."""
+    model = checkpoint if isinstance(checkpoint, Cosmos3Model) else Cosmos3Model(checkpoint)
+    contract_plan(model.contract, mode, model.grid)
+    return model

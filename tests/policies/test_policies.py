@@ -11,7 +11,7 @@ import pytest
 from cosmos_robot.backbone.cosmos3.load import load_checkpoint
 from cosmos_robot.contract import Contract
 from cosmos_robot.errors import CheckpointError, ContractError, InputError, UnknownNameError
-from cosmos_robot.policies import cosmos3, load_policy
+from cosmos_robot.policies import cosmos3_model, load_policy
 from cosmos_robot.policies.conformance import some_observation
 from cosmos_robot.policies.cosmos3 import Cosmos3Policy
 from cosmos_robot.policies.fakes import RandomPolicy, ZeroPolicy
@@ -76,10 +76,10 @@ def test_the_blind_control_sees_black_and_nothing_else(folder: Path) -> None:
 
 def test_text_is_run_once_per_instruction_and_forgotten_in_the_end(policy: Cosmos3Policy, monkeypatch) -> None:
     encoded = []
-    real = cosmos3.encode_text
-    monkeypatch.setattr(cosmos3, "encode_text", lambda t, ids: encoded.append(ids) or real(t, ids))
-    monkeypatch.setattr(cosmos3, "TEXTS_KEPT", 2)
-    fresh = Cosmos3Policy(policy._checkpoint)
+    real = cosmos3_model.encode_text
+    monkeypatch.setattr(cosmos3_model, "encode_text", lambda t, ids: encoded.append(ids) or real(t, ids))
+    monkeypatch.setattr(cosmos3_model, "TEXTS_KEPT", 2)
+    fresh = Cosmos3Policy(policy.model.checkpoint)
     for instruction in ("a", "b", "a", "c", "a", "b"):
         chunk(fresh, some_observation(policy.contract, instruction=instruction))
     assert len(encoded) == 4  # a, b, c, and b again: it was the oldest when c came
@@ -90,7 +90,7 @@ def test_guidance_runs_the_empty_prompt_beside(policy: Cosmos3Policy) -> None:
         contract = policy.contract
         sampler = contract.model.sampler.model_copy(update={"guidance": guidance})
         model = contract.model.model_copy(update={"sampler": sampler})
-        checkpoint = dataclasses.replace(policy._checkpoint, contract=contract.model_copy(update={"model": model}))
+        checkpoint = dataclasses.replace(policy.model.checkpoint, contract=contract.model_copy(update={"model": model}))
         return Cosmos3Policy(checkpoint).act([some_observation(contract)], [0])[0].values[:, :3]
 
     plain, twice, barely = guided(1), guided(2), guided(1 + 1e-6)

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cosmos_robot.backbone.cosmos3.image_codec import encode_images
-from cosmos_robot.backbone.cosmos3.layout import content_grid
 from cosmos_robot.errors import InputError
+from cosmos_robot.images import latent_content
 
 
 @torch.no_grad()
@@ -48,12 +48,15 @@ def encode_clip(vae: AutoencoderKLWan, clips: NDArray[np.uint8]) -> Tensor:
     return (raw.float() - mean) / std
 
 
-def crop_content(latents: Tensor, content: tuple[int, int], cell: int) -> Tensor:
-    """Latents (..., h, w) of a canvas to those of the picture of ``content`` (height, width) pixels at its top left: the
-    padding is encoded (the picture's last cells see it) but is no token. Whole cells only, see ``content_grid``."""
-    rows, columns = content_grid(content, cell)
-    if rows > latents.shape[-2] or columns > latents.shape[-1]:
-        raise InputError(f"content of {content} pixels is larger than its canvas of {tuple(latents.shape[-2:])} cells")
+def crop_content(latents: Tensor, size: tuple[int, int, int, int], cell: int) -> Tensor:
+    """Latents (..., h, w) of a padded canvas to those of the picture at its top left, whole cells only: the padding is
+    encoded, so the picture's last cells see it, but it makes no tokens. size: as ``images.image_size``."""
+    rows, columns = latent_content(size, cell)
+    if not (1 <= rows <= latents.shape[-2] and 1 <= columns <= latents.shape[-1]):
+        raise InputError(
+            f"a picture of {size[2]}x{size[3]} pixels fills {rows}x{columns} latent cells of {cell} pixels: expected "
+            f"1 to {latents.shape[-2]} rows and 1 to {latents.shape[-1]} columns"
+        )
     return latents[..., :rows, :columns]
 
 

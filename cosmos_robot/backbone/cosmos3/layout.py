@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from cosmos_robot.contract import ModelSpec
+from cosmos_robot.contract import Contract, ModelSpec
 from cosmos_robot.errors import ContractError, InputError
 
 TEMPORAL_COMPRESSION = 4
@@ -168,31 +168,27 @@ def video_frames(model: ModelSpec) -> int:
     return gaps + 1
 
 
-def contract_plan(
-    model: ModelSpec, rate_hz: float, mode: PlanMode, grid: tuple[int, int], history: int = 0
-) -> TokenPlan:
+def contract_plan(contract: Contract, mode: PlanMode, grid: tuple[int, int], history: int = 0) -> TokenPlan:
     """The plan of one of a contract's modes. ``policy`` has the current frame only, the others the chunk's whole video.
 
     grid: latent rows and columns. history: past rows at hand, at most ``model.history_rows``. Raises ContractError
     where the contract does not offer the mode, or its numbers cannot be laid out as it says.
     """
+    model = contract.model
     if mode not in model.modes:
         raise ContractError(f"{model.name!r} was not trained as {mode!r}; its contract's modes are {list(model.modes)}")
     if not 0 <= history <= model.history_rows:
         raise InputError(f"history: {history} rows, but {model.name!r} takes 0 to {model.history_rows}")
-    fps = model_fps(rate_hz / model.actions_per_frame if model.fps is None else model.fps)
+    fps = model_fps(contract.fps)
     if mode == "policy":
         return policy_plan(*grid, model.chunk, fps * model.actions_per_frame, model.state_row, history)
-    rows = history + model.state_row + model.chunk
-    denser = model.actions_per_frame > 1
-    plan = token_plan(
-        mode, video_frames(model), rows, grid, fps, history, fps * model.actions_per_frame if denser else None
-    )
+    rows, frames = history + model.state_row + model.chunk, video_frames(model)
+    row_fps = fps * model.actions_per_frame if model.actions_per_frame > 1 else None
+    plan = token_plan(mode, frames, rows, grid, fps, history, row_fps)
     if plan.action_start != (0 if model.state_row else 1) - history:
         raise ContractError(
-            f"model.state_row is {model.state_row}, but {rows - history} rows on {video_frames(model)} frames mean the "
-            f"opposite to the trained layout; choose a longer chunk, or other actions_per_frame than "
-            f"{model.actions_per_frame}"
+            f"model.state_row is {model.state_row}, but {rows - history} rows on {frames} frames are laid out the "
+            f"other way in training; choose a longer chunk, or other actions_per_frame than {model.actions_per_frame}"
         )
     return plan
 
@@ -213,15 +209,6 @@ def model_fps(rate: float) -> int:
     if whole != rate:
         _log.warning("the model is told %d frames per second instead of %s, as in its training", whole, rate)
     return whole
-
-
-def content_grid(content: tuple[int, int], cell: int) -> tuple[int, int]:
-    """Latent (rows, columns) that a picture of ``content`` (height, width) pixels covers on a larger canvas: whole
-    cells only (cosmos-framework crops latents to the floor). Raises InputError for less than one cell."""
-    rows, columns = content[0] // cell, content[1] // cell
-    if min(rows, columns) < 1:
-        raise InputError(f"picture of {content[0]}x{content[1]} pixels covers no latent cell of {cell} pixels")
-    return rows, columns
 
 
 def _begins_with_state(frames: int, rows: int) -> bool:
