@@ -35,11 +35,11 @@ def test_no_words_at_all_shows_the_overview(capsys: pytest.CaptureFixture[str]) 
 def test_a_group_shows_its_own_commands_only(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(words) == 0
     printed = capsys.readouterr().out
-    assert "ckpt show" in printed and "demo" not in printed
+    assert "ckpt inspect" in printed and "demo" not in printed
 
 
 @pytest.mark.parametrize(
-    ("words", "near"), [(["doctr"], "'doctor'"), (["ckpt", "shw"], "'ckpt show'"), (["trian"], "'train'")]
+    ("words", "near"), [(["doctr"], "'doctor'"), (["ckpt", "inspct"], "'ckpt inspect'"), (["trian"], "'train'")]
 )
 def test_unknown_command_suggests_the_nearest(words: list[str], near: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(words) == cli.REFUSED

@@ -59,27 +59,27 @@ def known_names() -> list[str]:
     return [*shipped(), *RELEASED]
 
 
-def find_checkpoint(ref: str | Path, *, needs_contract: bool = True) -> CheckpointFolder:
+def find_checkpoint(ref: str | Path, *, needs_contract: bool = True, fetch: bool = True) -> CheckpointFolder:
     """The checkpoint called ``ref``: a shipped or released name, a local folder, or a hub id ``owner/name[@revision]``.
 
     A known name wins over a folder of that name; write ``./name`` for the folder. needs_contract: False where the
-    caller brings one. Raises UnknownNameError with the nearest names, or CheckpointError naming the file that is
-    missing, or what would be downloaded and how to place it.
+    caller brings one. fetch: False to look on this machine only. Raises UnknownNameError with the nearest names, or
+    CheckpointError naming the file that is missing, or what would be downloaded and how to place it.
     """
     known = shipped()
     if str(ref) in known:
         return check_complete(known[str(ref)], needs_contract=needs_contract)
     entry = released(ref) if isinstance(ref, str) else None
     if entry and "/" not in str(ref):
-        return _released_folder(entry, needs_contract)
+        return _released_folder(entry, needs_contract, fetch)
     if Path(ref).is_dir():
         return check_complete(Path(ref), needs_contract=needs_contract)
     if entry:
-        return _released_folder(entry, needs_contract)
+        return _released_folder(entry, needs_contract, fetch)
     refuse_interrupted(Path(ref))
     hub = _HUB_ID.fullmatch(str(ref))
     if isinstance(ref, str) and hub:
-        folder = _download(hub["id"], hub["revision"])
+        folder = _download(hub["id"], hub["revision"], fetch)
         own = released(hub["id"])
         return check_complete(folder, hub["id"], own and _contract_of(own), needs_contract=needs_contract)
     if isinstance(ref, Path) or "/" in str(ref):
@@ -140,9 +140,9 @@ def _contract_of(entry: Released) -> Path | None:
     return path if entry.contract and path.is_file() else None
 
 
-def _released_folder(entry: Released, needs_contract: bool) -> CheckpointFolder:
+def _released_folder(entry: Released, needs_contract: bool, fetch: bool) -> CheckpointFolder:
     try:
-        folder = _download(entry.repository, entry.revision)
+        folder = _download(entry.repository, entry.revision, fetch)
     except CheckpointError as error:
         size = f", about {entry.size_gb:g} GB" if entry.size_gb else ""
         at = f" --revision {entry.revision}" if entry.revision else ""
@@ -169,14 +169,13 @@ def _shared_folder(folder: Path, index: dict) -> Path:
     return home
 
 
-def _download(repository: str, revision: str | None) -> Path:
+def _download(repository: str, revision: str | None, fetch: bool) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     wanted = [INDEX_FILE, CONTRACT_FILE, *(f"{part}/*" for part in CONFIG_OF)]
     try:
-        return Path(snapshot_download(repository, revision=revision, allow_patterns=wanted))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
+        return Path(snapshot_download(repository, revision=revision, allow_patterns=wanted, local_files_only=not fetch))
+    except Exception as error:  # the hub client raises whatever its transport does
         raise CheckpointError(
             f"checkpoint {repository!r} is neither a local folder nor could it be fetched from the hub: {error}. Check "
             "the name and the connection, or pass a folder"
