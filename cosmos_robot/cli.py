@@ -40,6 +40,10 @@ COMMANDS = {
     "collect": Command("cosmos_robot.recipes:collect", "record scripted demonstrations as a LeRobot dataset"),
     "train": Command("cosmos_robot.recipes:train", "make a checkpoint by its recipe, from demonstrations to export"),
     "bench": Command("cosmos_robot.cli:bench", "control steps per second, with and without pictures"),
+    "data lint": Command("cosmos_robot.data.commands:lint", "what is wrong with a dataset, and its conventions", True),
+    "data stats": Command("cosmos_robot.data.commands:stats", "statistics of one or several datasets", True),
+    "data convert": Command("cosmos_robot.data.commands:convert", "any dataset as LeRobot v3", True),
+    "data show": Command("cosmos_robot.data.commands:show", "contact sheet and plots of a dataset"),
     "ckpt list": Command(
         "cosmos_robot.backbone.cosmos3.commands:ckpt_list", "the shipped and the released checkpoints"
     ),
@@ -64,6 +68,8 @@ EXTRAS = {
     "libero": "libero",
     "robosuite": "libero",
     "av": "libero",
+    "matplotlib": "model",
+    "pyarrow": "lerobot",
     "lerobot": "lerobot",
     "h5py": "lerobot",
 }

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from json import dumps
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from cosmos_robot.data.findings import Report
 from cosmos_robot.errors import InputError
@@ -79,7 +81,7 @@ def convert(
 
 
 def show(
-    path: Path,
+    path: Annotated[Path, tyro.conf.Positional],
     out: Path,
     episodes: int = 6,
     columns: int = 8,

@@ -1,4 +1,4 @@
-"""Any dataset as LeRobot v3, one row per recorded row, written by LeRobot's own writer and read back before it counts."""
+"""Any dataset as LeRobot v3, one row per recorded row, by LeRobot's own writer, and read back before it counts."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from cosmos_robot.data.recordings import Recording, Recordings
 from cosmos_robot.errors import CheckpointError, InputError, Interrupted
 
 PROVENANCE = "meta/cosmos_robot_source.json"
+FAULT = "this is a fault of cosmos-robot, please report it"
 VIDEO_FILE_MB = 100
 
 
@@ -176,9 +177,7 @@ def _require_equal(recordings: Recordings, kept: list[int], folder: Path) -> Non
     """Read the new dataset: every number equal, every picture there."""
     written = LeRobotRecordings(folder)
     if written.lengths != tuple(recordings.lengths[index] for index in kept):
-        raise CheckpointError(
-            f"{folder}: wrote {written.lengths} rows; this is a fault of cosmos-robot, please report it"
-        )
+        raise CheckpointError(f"{folder}: wrote {written.lengths} rows; {FAULT}")
     for number, index in enumerate(kept):
         one, other = written[number], recordings[index]
         same = np.array_equal(one.state, other.state.astype(np.float32)) and np.array_equal(
@@ -186,7 +185,4 @@ def _require_equal(recordings: Recordings, kept: list[int], folder: Path) -> Non
         )
         counts = [written.picture_count(number, name) for name in written.cameras]
         if not same or any(count != len(one) for count in counts):
-            raise CheckpointError(
-                f"{folder}: episode {number} does not read back as {other.where}; this is a fault of cosmos-robot, "
-                "please report it"
-            )
+            raise CheckpointError(f"{folder}: episode {number} does not read back as {other.where}; {FAULT}")

@@ -21,8 +21,8 @@ def measure(
 ) -> dict[str, Any]:
     """Statistics of ``state`` and ``action`` over all rows of ``paths`` together, as JSON values.
 
-    Several datasets are measured as one, row by row: finished statistics cannot be averaged. They are refused if widths,
-    names or rates differ. Pictures are not read. Raises InputError for this and for rows that are not finite,
+    Several datasets are measured as one, row by row: finished statistics cannot be averaged. They are refused if
+    widths, names or rates differ. Pictures are not read. Raises InputError for this and for rows that are not finite,
     CheckpointError as ``open_recordings`` does.
     """
     if not paths:
