@@ -53,6 +53,17 @@ COMMANDS = {
     ),
     "ckpt convert": Command("cosmos_robot.backbone.cosmos3.commands:ckpt_convert", "native to diffusers and back"),
     "probe": Command("cosmos_robot.envs.probes.command:main_probe", "prove a contract on a simulated robot", True),
+    "contract list": Command("cosmos_robot.contract.commands:contract_list", "contracts and robots that are known"),
+    "contract show": Command(
+        "cosmos_robot.contract.commands:contract_show", "what a contract says, field by field", True
+    ),
+    "contract diff": Command(
+        "cosmos_robot.contract.commands:contract_diff", "what two contracts tell differently, in words", True
+    ),
+    "contract check": Command(
+        "cosmos_robot.envs.fit:contract_check", "whether a checkpoint fits a robot or an environment", True
+    ),
+    "contract schema": Command("cosmos_robot.contract.commands:contract_schema", "JSON schema of a contract"),
     "doctor": Command("cosmos_robot.cli:doctor", "what this machine has and lacks"),
 }
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cosmos_robot.actions.grippers import GripperRange
 from cosmos_robot.actions.rotations import convert
-from cosmos_robot.contract.conversions import field_refusals, unit_factor
+from cosmos_robot.contract.conversions import UNITS, field_refusals, unit_factor
 from cosmos_robot.contract.robot import FieldSpec, GripperSpec, RobotSpec, RotationFormat
 from cosmos_robot.errors import ContractError, InputError
 
@@ -124,13 +124,21 @@ def convert_fields(values: ArrayLike, source: Layout, target: Layout) -> Array:
         given, part = source.field(field.name), x[..., source.columns(field.name)]
         if field.rotation and given.rotation:
             if field.rotation != given.rotation:
-                part = convert(part, flat(given.rotation), flat(field.rotation))
+                part = part * _to_radians(given)
+                part = convert(part, flat(given.rotation), flat(field.rotation)) / _to_radians(field)
+            else:
+                part = part * (_to_radians(given) / _to_radians(field))
         elif field.name in target.grippers and source.gripper and target.gripper:
             part = _ends(target.gripper).command(_ends(source.gripper).openness_unclipped(part))
         elif field.unit != given.unit:
             part = part * unit_factor(given.unit, field.unit)
         parts.append(part)
     return np.concatenate(parts, axis=-1) if parts else np.zeros((*x.shape[:-1], 0))
+
+
+def _to_radians(field: FieldSpec) -> float:
+    """Factor from an angle's unit; 1 where the unit is no angle (a unit quaternion, a command)."""
+    return unit_factor(field.unit, "rad") if UNITS.get(field.unit, ("",))[0] == "angle" else 1.0
 
 
 def flat(name: RotationFormat) -> RotationFormat:

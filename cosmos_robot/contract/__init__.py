@@ -8,8 +8,9 @@ trained without it.
 from __future__ import annotations
 
 from cosmos_robot.contract.base import plain
-from cosmos_robot.contract.compare import differences, require_fit
+from cosmos_robot.contract.compare import Difference, Verdict, compatible, differences, require_fit
 from cosmos_robot.contract.document import CONTRACT_FILE, CONTRACT_VERSION, Contract, read_contract
+from cosmos_robot.contract.library import contract_names, load_contract, load_robot, robot_names
 from cosmos_robot.contract.model import (
     Backbone,
     Box,
@@ -41,6 +42,7 @@ from cosmos_robot.contract.robot import (
     RobotSpec,
     RotationFormat,
 )
+from cosmos_robot.contract.words import Told, describe, diff, say
 
 __all__ = [
     "CONTRACT_FILE",
@@ -53,6 +55,7 @@ __all__ = [
     "CanvasSpec",
     "CanvasTier",
     "Contract",
+    "Difference",
     "FieldKind",
     "FieldSpec",
     "GripperSpec",
@@ -70,9 +73,19 @@ __all__ = [
     "SamplerSpec",
     "Size",
     "Statistics",
+    "Told",
+    "Verdict",
     "Viewpoint",
+    "compatible",
+    "contract_names",
+    "describe",
+    "diff",
     "differences",
+    "load_contract",
+    "load_robot",
     "plain",
     "read_contract",
     "require_fit",
+    "robot_names",
+    "say",
 ]

@@ -15,7 +15,7 @@ from cosmos_robot.contract.robot import FieldSpec, GripperSpec, RotationFormat
 ROTATIONS_BY: Final = "cosmos_robot.actions.rotations:convert"
 GRIPPERS_BY: Final = "cosmos_robot.actions.grippers:convert_gripper"
 UNITS_BY: Final = "cosmos_robot.actions.layouts:convert_fields"
-PICTURES_BY: Final = "cosmos_robot.images:reorient"
+PICTURES_BY: Final = "cosmos_robot.images.steps:turn"
 
 UNITS: Final[dict[str, tuple[str, float]]] = {
     "rad": ("angle", 1.0),

@@ -1,0 +1,63 @@
+"""``cosmos-robot contract check``: whether a checkpoint fits a robot, before anything is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cosmos_robot.contract import (
+    Contract,
+    Difference,
+    RobotSpec,
+    compatible,
+    contract_names,
+    load_contract,
+    robot_names,
+    say,
+)
+from cosmos_robot.contract.commands import contract_or_robot
+from cosmos_robot.envs import FAMILIES, make
+
+COLOURS = {"refuse": "red", "convert": "yellow", "warn": "cyan"}
+
+
+def contract_check(checkpoint: str, robot: str) -> int:
+    """Whether a checkpoint fits a robot or an environment: each difference, and whether it is refused, converted or
+    only told. Exit status 1 if it is refused.
+
+    Args:
+        checkpoint: contract name, checkpoint folder or JSON file.
+        robot: name of a robot, an environment (``libero_object/0``), a contract, or the same as a folder or a file.
+    """
+    found = compatible(load_contract(checkpoint), robot_side(robot))
+    console = Console()
+    if not found:
+        console.print(f"{checkpoint} fits {robot}: no difference", markup=False)
+        return 0
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("verdict", "field", "trained for", "there is", "why"):
+        table.add_column(heading, overflow="fold")
+    for difference in found:
+        colour = COLOURS[difference.verdict]
+        table.add_row(f"[{colour}]{difference.verdict}[/]", *_cells(difference))
+    console.print(table)
+    refused = sum(d.verdict == "refuse" for d in found)
+    console.print(f"{checkpoint} does not fit {robot}: {refused} refused" if refused else f"{checkpoint} fits {robot}")
+    return 1 if refused else 0
+
+
+def robot_side(ref: str) -> Contract | RobotSpec:
+    """What an environment reports, or a robot or contract by name, folder or file."""
+    known = ref in robot_names() or ref in contract_names() or Path(ref).exists()
+    if known or ref.split("/")[0].split("_")[0] not in FAMILIES:
+        return contract_or_robot(ref)
+    with make(ref) as env:
+        return env.robot
+
+
+def _cells(difference: Difference) -> list[str]:
+    why = f"{difference.why} ({difference.by})" if difference.by else difference.why
+    return [escape(text) for text in (difference.field, say(difference.expected), say(difference.actual), why)]
