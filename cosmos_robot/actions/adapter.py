@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,7 +23,7 @@ class Adapter:
     """
 
     def __init__(self, contract: Contract, actual: RobotSpec):
-        self.expected: Final, self.actual: Final = contract.robot, actual
+        self.expected, self.actual = contract.robot, actual
         left = require_fit(contract, actual, adapted=True)
         self.warnings = tuple(d for d in left if d.verdict == "warn")
         self.converted: tuple[Difference, ...] = tuple(d for d in left if d.verdict == "convert")
