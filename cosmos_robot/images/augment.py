@@ -109,11 +109,11 @@ def _rotated(picture: Image, degrees: float) -> Image:
 
 def _grey(picture: Image) -> Image:
     weighted = picture.astype(np.float32) * _LUMA
-    return (weighted[..., 0] + weighted[..., 1] + weighted[..., 2]).astype(np.uint8)
+    return np.asarray(weighted[..., 0] + weighted[..., 1] + weighted[..., 2]).astype(np.uint8)
 
 
 def _mixed(picture: Image, other: Floats | np.float32, share: float) -> Image:
-    mixed = np.float32(share) * picture.astype(np.float32) + np.float32(1 - share) * other
+    mixed: Floats = np.float32(share) * picture.astype(np.float32) + np.float32(1 - share) * other
     return np.clip(mixed, 0, 255).astype(np.uint8)
 
 
@@ -137,4 +137,5 @@ def _hue_turned(picture: Image, turns: float) -> Image:
     order = np.stack([value, falling, lowest, lowest, rising, value])  # red, in each sector
     index = sector.astype(np.intp) % 6
     channels = [np.take_along_axis(order, ((index + shift) % 6)[None], 0)[0] for shift in (0, 4, 2)]
-    return (np.clip(np.stack(channels, -1), 0, 1) * _TO_BYTE).astype(np.uint8)
+    turned: Floats = np.clip(np.stack(channels, -1), 0, 1) * _TO_BYTE
+    return turned.astype(np.uint8)
