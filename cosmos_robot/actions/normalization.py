@@ -16,7 +16,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cosmos_robot.contract import Normalization
+from cosmos_robot.contract import NEEDED_STATISTICS, Normalization
 from cosmos_robot.errors import InputError
 
 Formula = Literal["centred", "from_low"]
@@ -29,23 +29,23 @@ LARGEST_NORMALISED: Final = 100.0
 
 @dataclass(frozen=True)
 class LinearMap:
-    """x -> (x - offset) / scale, and y -> y inverse_scale + inverse_offset; four vectors (D,).
+    """x -> (x - offset) / scale + start, and y -> (y - start) inverse_scale + offset; four vectors (D,).
 
-    The two halves differ only where a floor holds for one of them.
+    The scales differ only where a floor holds for one of them.
     """
 
     offset: NDArray[np.float64]
+    start: NDArray[np.float64]
     scale: NDArray[np.float64]
-    inverse_offset: NDArray[np.float64]
     inverse_scale: NDArray[np.float64]
 
     def forward(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """(..., D) in robot units to model units."""
-        return (x - self.offset) / self.scale
+        return (x - self.offset) / self.scale + self.start
 
     def inverse(self, y: NDArray[np.float64]) -> NDArray[np.float64]:
         """(..., D) in model units to robot units."""
-        return y * self.inverse_scale + self.inverse_offset
+        return (y - self.start) * self.inverse_scale + self.offset
 
 
 def range_map(
@@ -60,19 +60,13 @@ def range_map(
     Sources: ``resolve_action_normalization``; ``action_normalization.py``; LIBERO server (floor 0.5e-6).
     """
     lo, hi = np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)
-    half = np.maximum((hi - lo) / 2, floor)
-    back = half
-    if formula == "from_low":
-        back = np.maximum((hi - lo) / 2, inverse_floor) if inverse_floor is not None else (hi - lo) / 2
-    middle, backwards = ((hi + lo) / 2,) * 2 if formula == "centred" else (lo + half, lo + back)
     share = (target[1] - target[0]) / 2
-    centre = (target[0] + target[1]) / 2
-    return LinearMap(
-        offset=middle - half * centre / share,
-        scale=half / share,
-        inverse_offset=backwards - back * centre / share,
-        inverse_scale=back / share,
-    )
+    half = (hi - lo) / 2
+    scale = np.maximum(half, floor) / share
+    if formula == "centred":
+        return LinearMap((hi + lo) / 2, np.full(lo.shape, sum(target) / 2), scale, scale)
+    back = np.maximum(half, inverse_floor) if inverse_floor is not None else half
+    return LinearMap(lo, np.full(lo.shape, target[0]), scale, back / share)
 
 
 class Normalizer:
@@ -159,35 +153,36 @@ class Normalizer:
 
 def _native_map(spec: Normalization, width: int) -> LinearMap:
     """The map of the method and formula, before the policy for constant dimensions."""
-    ones, zeros, s = np.ones(width), np.zeros(width), spec.statistics
+    zeros, ones = np.zeros(width), np.ones(width)
     if spec.method == "pose_scale":
-        factors = np.where(np.arange(width) < 3, spec.translation_scale, spec.rotation_scale)
-        return LinearMap(zeros, 1 / factors, zeros, 1 / factors)
-    if spec.method == "identity" or s is None:
-        return LinearMap(zeros, ones, zeros, ones)
+        scale = 1 / np.where(np.arange(width) < 3, spec.translation_scale, spec.rotation_scale)
+        return LinearMap(zeros, zeros, scale, scale)
+    if spec.method == "identity":
+        return LinearMap(zeros, zeros, ones, ones)
     if spec.method == "meanstd":
-        mean, std = np.array(s.column("mean")), np.array(s.column("std"))
+        mean, std = _pair(spec, "mean", "std")
         floored = np.maximum(std, spec.scale_floor)
-        return LinearMap(mean, floored, mean, std if spec.formula == "from_low" else floored)
-    low, high = (np.array(s.column(name)) for name in (("min", "max") if spec.method == "minmax" else ("q01", "q99")))
+        return LinearMap(mean, zeros, floored, std if spec.formula == "from_low" else floored)
+    low, high = _ends(spec)
     native = range_map(low, high, formula=spec.formula, floor=spec.scale_floor)
     if spec.method != "quantile_rot_scale_floor":
         return native
-    reach = np.maximum(np.abs(np.array(s.column("min")) - native.offset), np.abs(s.column("max") - native.offset))
-    scale = np.maximum(native.scale, reach / OUTLIERS_WITHIN)
-    return LinearMap(native.offset, scale, native.offset, scale)
+    smallest, largest = _pair(spec, "min", "max")
+    middle = (low + high) / 2
+    reach = np.maximum(np.abs(smallest - middle), np.abs(largest - middle)) / OUTLIERS_WITHIN
+    scale = np.maximum(native.scale, reach)
+    return LinearMap(middle, zeros, scale, scale)
 
 
 def _with_constants(spec: Normalization, native: LinearMap, width: int) -> tuple[LinearMap, NDArray[np.bool_]]:
     """``native`` with the contract's policy for constant dimensions, and which ones those are (D,)."""
     constant: NDArray[np.bool_] = np.zeros(width, dtype=bool)
-    if spec.constant == "floor" or spec.statistics is None or spec.method in ("identity", "pose_scale"):
+    if spec.constant == "floor" or not NEEDED_STATISTICS[spec.method]:
         return native, constant
-    s = spec.statistics
     if spec.method == "meanstd":
-        centre, size = np.array(s.column("mean")), np.array(s.column("std"))
+        centre, size = _pair(spec, "mean", "std")
     else:
-        low, high = (np.array(s.column(n)) for n in (("min", "max") if spec.method == "minmax" else ("q01", "q99")))
+        low, high = _ends(spec)
         centre, size = (low + high) / 2, (high - low) / 2
         if (size < 0).any():
             raise InputError(f"normaliser: low is above high in dimensions {np.flatnonzero(size < 0).tolist()}")
@@ -198,10 +193,20 @@ def _with_constants(spec: Normalization, native: LinearMap, width: int) -> tuple
         scale, back = np.inf, 0.0
     return LinearMap(
         offset=np.where(constant, centre, native.offset),
+        start=np.where(constant, 0.0, native.start),
         scale=np.where(constant, scale, native.scale),
-        inverse_offset=np.where(constant, centre, native.inverse_offset),
         inverse_scale=np.where(constant, back, native.inverse_scale),
     ), constant
+
+
+def _ends(spec: Normalization) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Low and high of a method that normalises by a range, (D,) each."""
+    return _pair(spec, "min", "max") if spec.method == "minmax" else _pair(spec, "q01", "q99")
+
+
+def _pair(spec: Normalization, first: str, second: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    assert spec.statistics is not None  # the contract's validator guarantees it
+    return np.array(spec.statistics.column(first)), np.array(spec.statistics.column(second))
 
 
 def to_bfloat16(values: ArrayLike) -> NDArray[np.float32]:
