@@ -91,12 +91,12 @@ def _check_noise(name: str, noise: Tensor | None, expected: tuple[int, ...] | No
 
 def _check_devices(transformer: Cosmos3OmniTransformer, text: TextCache, given: Given) -> None:
     expected = transformer.embed_tokens.weight.device
-    for name, tensor in (("latents", given.latents), ("action rows", given.action_rows), ("text", text.keys[0])):
+    for name, tensor in (("latents", given.latents), ("action rows", given.action_rows), ("text", text)):
         if tensor is None:
             continue
         if tensor.device != expected:
             raise InputError(f"{name} are on {tensor.device}, the model is on {expected}; move them there first")
-        if name != "text" and tensor.dtype != torch.float32:
+        if tensor is not text and tensor.dtype != torch.float32:
             raise InputError(f"{name}: expected float32, which the model casts itself, got {tensor.dtype}")
 
 

@@ -2,16 +2,19 @@
 
 diffusers runs one packed sequence per call. Here a batch of samples shares a token plan, texts may differ in length,
 and the text half (which never sees generation tokens nor time) runs once per distinct prompt. The result equals the
-diffusers forward; gradients flow, so this is the training forward too.
+diffusers forward; gradients flow, so this is the training forward too. Modules are called, their weights never read, so
+adapters around them (LoRA) count.
 
-Axis legend: B samples, U distinct prompts, n text tokens, N generation tokens, R action rows, T noisy rows among them,
-W width of a row, C channels, L h w latent frames, rows and columns, Hk key-value heads, d head width, E hidden width.
+Axis legend: B samples, G branches of guidance, U distinct prompts, n text tokens, N generation tokens, R action rows,
+T noisy rows among them, W width of a row, C channels, L h w latent frames, rows and columns, Hk key-value heads, d head
+width, E hidden width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -19,38 +22,17 @@ import torch.nn.functional as F
 from diffusers import Cosmos3OmniTransformer
 from torch import Tensor, nn
 
-from cosmos_robot.backbone.cosmos3.kernels import full_attention, matmul_dtype, rms_norm
+from cosmos_robot.backbone.cosmos3.acceleration import generation_step, recomputed
+from cosmos_robot.backbone.cosmos3.kernels import can_share_text, rms_norm
+from cosmos_robot.backbone.cosmos3.layers import Padded, Read, Wanted, text_layer
 from cosmos_robot.backbone.cosmos3.layout import TokenPlan
-from cosmos_robot.backbone.cosmos3.rotary import Rotary, rotary, rotate, text_rotary
+from cosmos_robot.backbone.cosmos3.rotary import rotary, text_rotary
+from cosmos_robot.backbone.cosmos3.text_cache import TextBlock, TextCache, join_texts
 from cosmos_robot.errors import InputError
 
+__all__ = ["TextCache", "Velocity", "Want", "encode_text", "join_rows", "join_texts", "velocity"]
+
 Want = Literal["action", "video"]
-
-
-@dataclass(frozen=True)
-class TextCache:
-    """What generation tokens read of the text half: per layer rotated keys and values (U, Hk, n, d), right-padded.
-
-    lengths: real tokens of each prompt.
-    """
-
-    keys: tuple[Tensor, ...]
-    values: tuple[Tensor, ...]
-    lengths: tuple[int, ...]
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-
-def join_texts(caches: Sequence[TextCache]) -> TextCache:
-    """One cache with the prompts of ``caches`` in order, padded to the longest."""
-    longest = max(cache.keys[0].shape[2] for cache in caches)
-
-    def layerwise(name: str) -> tuple[Tensor, ...]:
-        stacks = zip(*(getattr(cache, name) for cache in caches), strict=True)
-        return tuple(torch.cat([F.pad(t, (0, 0, 0, longest - t.shape[2])) for t in stack]) for stack in stacks)
-
-    return TextCache(layerwise("keys"), layerwise("values"), sum((cache.lengths for cache in caches), ()))
 
 
 @dataclass(frozen=True)
@@ -79,10 +61,10 @@ def encode_text(transformer: Cosmos3OmniTransformer, token_ids: Sequence[Sequenc
     keys, values = [], []
     for layer in transformer.layers:
         # Right padding needs no mask here: under a causal mask no real token looks to its right.
-        x, key, value = _text_layer(layer, x, turn, last=layer is transformer.layers[-1])
+        x, key, value = recomputed(transformer, text_layer)(layer, x, turn, layer is transformer.layers[-1])
         keys.append(key)
         values.append(value)
-    return TextCache(tuple(keys), tuple(values), tuple(len(ids) for ids in token_ids))
+    return TextCache((TextBlock(tuple(keys), tuple(values), tuple(len(ids) for ids in token_ids)),))
 
 
 def velocity(
@@ -100,37 +82,37 @@ def velocity(
 ) -> Velocity:
     """Velocity of the noisy tokens of B samples.
 
-    text_index (B,): prompt of each sample in ``text``. latents (B, C, L, h, w) and action_rows (B, R, W) hold clean and
-    noisy entries together, in model units; rows narrower than the model are zero-padded, and only the first
-    ``action_width`` (default W) predicted columns are returned. timestep (B,): 0..1000, one per sample. domain_id (B,).
-    hidden_at: also return the residual stream entering that layer. Raises InputError on any shape that does not fit
-    the plan. The last layer computes only the tokens named by ``want``.
+    text_index (B,): prompt of each sample in ``text``; or (G, B) for G branches of guidance over the same samples. The
+    results are then those of G * B samples, branch after branch, and what does not depend on the text runs once.
+    latents (B, C, L, h, w) and action_rows (B, R, W) hold clean and noisy entries together, in model units; rows
+    narrower than the model are zero-padded, and only the first ``action_width`` (default W) predicted columns are
+    returned. timestep (B,): 0..1000, one per sample. domain_id (B,). hidden_at: also return the residual stream
+    entering that layer. Raises InputError on any shape that does not fit the plan. The last layer computes only the
+    tokens named by ``want``.
     """
     index = torch.as_tensor(text_index, dtype=torch.long)
     _check_inputs(transformer, plan, text, index, latents, action_rows, timestep, want, hidden_at)
-    x = _embed(transformer, plan, latents, action_rows, timestep, domain_id)
-    index = index.tolist()
-    lengths = [text.lengths[i] for i in index]
-    turn = rotary(transformer, plan, lengths, x.device)
-    mask = _padding_mask(lengths, text.keys[0].shape[2], x)
-    wanted = _wanted_tokens(transformer, plan, want)
-    hidden = None
+    branches = 1 if index.ndim == 1 else len(index)
+    prompts, domains = index.flatten().tolist(), torch.as_tensor(domain_id).tolist()
+    x = _embed(transformer, plan, latents, action_rows, timestep, domains)
+    turn = rotary(transformer, plan, [text.lengths[i] for i in prompts], x.device)
+    read = _reader(text, prompts, x)
+    wanted = _wanted_tokens(plan, transformer.config.latent_patch_size, tuple(want))
+    step, hidden = generation_step(transformer), None
     for number, layer in enumerate(transformer.layers):
         if number == hidden_at:
-            hidden = x
-        reads = tuple(_rows(tensor, index) for tensor in (text.keys[number], text.values[number]))
+            hidden = x if number else x.repeat(branches, 1, 1)
         last = number == len(transformer.layers) - 1
-        x = _generation_layer(layer, x, reads, turn, mask, wanted if last else None)
+        x = step(layer, x, read(number), turn, wanted if last else None, 1 if number else branches)
     x = rms_norm(transformer.norm_moe_gen, x)
     split = len(wanted) - (len(plan.noisy_rows) if "action" in want else 0)
     action = video = None
     if "action" in want:
         width = action_width or action_rows.shape[2]
-        action = _domain_linear(transformer.action_proj_out, x[:, split:], domain_id)[..., :width].float()
+        action = domain_linear(transformer.action_proj_out, x[:, split:], domains * branches)[..., :width].float()
     if "video" in want:
-        video = _unpatch(
-            transformer.proj_out(x[:, :split]).float(), plan, transformer.config.latent_patch_size, latents
-        )
+        shape = (len(x), *latents.shape[1:])
+        video = _unpatch(transformer.proj_out(x[:, :split]).float(), plan, transformer.config.latent_patch_size, shape)
     return Velocity(action, video, hidden)
 
 
@@ -156,9 +138,9 @@ def _check_inputs(transformer, plan, text, index, latents, action_rows, timestep
             f"velocity: expected action rows ({batch}, {plan.rows}, at most {config.action_dim}), got "
             f"{tuple(action_rows.shape)}"
         )
-    if index.shape != (batch,) or timestep.shape != (batch,):
+    if index.ndim not in (1, 2) or index.shape[-1:] != (batch,) or not index.numel() or timestep.shape != (batch,):
         raise InputError(
-            f"velocity: expected one text index and one timestep for each of {batch} samples, got "
+            f"velocity: expected one text index (in each branch) and one timestep for each of {batch} samples, got "
             f"{tuple(index.shape)} and {tuple(timestep.shape)}"
         )
     if int(index.min()) < 0 or int(index.max()) >= len(text):
@@ -174,13 +156,13 @@ def _embed(transformer, plan: TokenPlan, latents, action_rows, timestep, domain_
     """(B, N, E) tokens: patches and rows projected, noisy ones with their time embedding."""
     dtype = transformer.embed_tokens.weight.dtype
     patches = _patch(latents.to(dtype), transformer.config.latent_patch_size)
-    time = _time_embedding(transformer, timestep.to(latents.device), dtype).unsqueeze(1)
+    time = time_embedding(transformer, timestep.to(latents.device), dtype).unsqueeze(1)
     per_frame = plan.patches(transformer.config.latent_patch_size)
     vision = transformer.proj_in(patches) + _noisy_flags(plan.clean_frames, per_frame, time) * time
     if action_rows is None:
         return vision
     rows = F.pad(action_rows.to(dtype), (0, transformer.config.action_dim - action_rows.shape[2]))
-    rows = _domain_linear(transformer.action_proj_in, rows, domain_id) + transformer.action_modality_embed
+    rows = domain_linear(transformer.action_proj_in, rows, domain_id) + transformer.action_modality_embed
     return torch.cat([vision, rows + _noisy_flags(plan.clean_rows, 1, time) * time], dim=1)
 
 
@@ -189,27 +171,31 @@ def _noisy_flags(clean: tuple[bool, ...], repeat: int, like: Tensor) -> Tensor:
     return flags.repeat_interleave(repeat).unsqueeze(-1)
 
 
-def _time_embedding(transformer, timestep: Tensor, dtype: torch.dtype) -> Tensor:
-    """(B, E). Kept out of autocast: the embedder is meant to run in its own (float32) precision."""
+def time_embedding(transformer: Cosmos3OmniTransformer, timestep: Tensor, dtype: torch.dtype) -> Tensor:
+    """(B, E) of timesteps (B,) in 0..1000. Kept out of autocast: the embedder runs in its own (float32) precision."""
     embedder = transformer.time_embedder
     with torch.autocast(timestep.device.type, enabled=False):
         waves = transformer.time_proj(timestep.float() * transformer.config.timestep_scale)
         return embedder(waves.to(next(embedder.parameters()).dtype)).to(dtype)
 
 
-def _domain_linear(projection: nn.Module, x: Tensor, domain_id: Tensor | Sequence[int]) -> Tensor:
-    """(B, rows, in) to (B, rows, out) with each sample's own domain weights; one product per distinct domain."""
+def domain_linear(projection: nn.Module, x: Tensor, domain_id: Tensor | Sequence[int]) -> Tensor:
+    """(B, rows, in) to (B, rows, out) with each sample's own domain weights; one product per distinct domain. The
+    embeddings are called, not read, so that adapters around them count."""
     ids = torch.as_tensor(domain_id).tolist()
     if len(ids) != len(x):
         raise InputError(f"velocity: expected {len(x)} domain ids, got {len(ids)}")
     if not all(0 <= i < projection.num_domains for i in ids):
         raise InputError(f"velocity: domain ids {sorted(set(ids))}, expected 0..{projection.num_domains - 1}")
     shape = (projection.input_size, projection.output_size)
+    if not ids:
+        return x.new_zeros(*x.shape[:-1], projection.output_size)
     groups = {d: [b for b, i in enumerate(ids) if i == d] for d in dict.fromkeys(ids)}
-    parts = [
-        (x if len(groups) == 1 else x[members]) @ projection.fc.weight[d].view(shape) + projection.bias.weight[d]
-        for d, members in groups.items()
-    ]
+    parts = []
+    for domain, members in groups.items():
+        row = torch.tensor([domain], device=x.device)
+        weight, bias = projection.fc(row).view(shape), projection.bias(row)
+        parts.append((x if len(groups) == 1 else x[members]) @ weight + bias)
     if len(parts) == 1:
         return parts[0]
     order = torch.tensor([b for members in groups.values() for b in members], device=x.device)
@@ -224,20 +210,21 @@ def _patch(latents: Tensor, patch: int) -> Tensor:
     return grid.permute(0, 2, 3, 5, 4, 6, 1).reshape(len(latents), -1, patch * patch * channels)
 
 
-def _unpatch(tokens: Tensor, plan: TokenPlan, patch: int, like: Tensor) -> Tensor:
-    """Tokens of the noisy frames to (B, C, L, h, w), zero at clean frames."""
+def _unpatch(tokens: Tensor, plan: TokenPlan, patch: int, shape: tuple[int, ...]) -> Tensor:
+    """Tokens of the noisy frames to ``shape`` (B, C, L, h, w), zero at clean frames."""
     _, height, width = plan.latent_grid
-    grid = (len(plan.noisy_frames), -(-height // patch), -(-width // patch), patch, patch, like.shape[1])
+    grid = (len(plan.noisy_frames), -(-height // patch), -(-width // patch), patch, patch, shape[1])
     pixels = tokens.unflatten(2, grid[3:]).unflatten(1, grid[:3]).permute(0, 6, 1, 2, 4, 3, 5)
     pixels = pixels.flatten(5, 6).flatten(3, 4)[..., :height, :width]
-    video = pixels.new_zeros(like.shape)
+    video = pixels.new_zeros(shape)
     video[:, :, list(plan.noisy_frames)] = pixels
     return video
 
 
-def _wanted_tokens(transformer, plan: TokenPlan, want: Sequence[Want]) -> range | list[int]:
+@lru_cache(maxsize=256)
+def _wanted_tokens(plan: TokenPlan, patch: int, want: tuple[Want, ...]) -> Wanted:
     """Generation tokens to read out, vision before action; a range where they are contiguous."""
-    per_frame = plan.patches(transformer.config.latent_patch_size)
+    per_frame = plan.patches(patch)
     tokens = []
     if "video" in want:
         tokens += [f * per_frame + i for f in plan.noisy_frames for i in range(per_frame)]
@@ -247,59 +234,27 @@ def _wanted_tokens(transformer, plan: TokenPlan, want: Sequence[Want]) -> range 
     return span if len(span) == len(tokens) else tokens
 
 
-def _rows(x: Tensor, index: list[int]) -> Tensor:
-    """x[index] along axis 0; a view where each row is taken once in order, or the only row by all."""
-    if len(x) == 1 or index == list(range(len(x))):
-        return x.expand(len(index), *x.shape[1:])
-    return x.index_select(0, torch.tensor(index, device=x.device))
+def _reader(text: TextCache, prompts: list[int], x: Tensor) -> Callable[[int], Read]:
+    """What the attention of a layer reads of the text. Where it can be shared, each prompt comes once, with the samples
+    that read it; elsewhere one padded row for each sample, and a mask where lengths differ."""
+    if can_share_text(x):
+        readers = {prompt: [b for b, p in enumerate(prompts) if p == prompt] for prompt in dict.fromkeys(prompts)}
+        places = {prompt: _place(samples, x.device) for prompt, samples in readers.items()}
+        return lambda layer: [(place, *text.one(layer, prompt)) for prompt, place in places.items()]
+    lengths = [text.lengths[prompt] for prompt in prompts]
+    mask = _padding_mask(lengths, text.rows(0, prompts)[0].shape[2], x)
+    return lambda layer: Padded(*text.rows(layer, prompts), mask)
 
 
-def _take(x: Tensor, tokens: range | list[int] | None) -> Tensor:
-    """Those of the tokens along axis 1 (None: all)."""
-    if tokens is None:
-        return x
-    if isinstance(tokens, range):
-        return x[:, tokens.start : tokens.stop]
-    return x.index_select(1, torch.tensor(tokens, device=x.device))
+def _place(samples: list[int], device: torch.device) -> slice | Tensor:
+    """Those samples of a batch, as a view where they stand together."""
+    span = slice(samples[0], samples[-1] + 1)
+    return span if span.stop - span.start == len(samples) else torch.tensor(samples, device=device)
 
 
 def _padding_mask(lengths: list[int], padded: int, x: Tensor) -> Tensor | None:
-    """(B, 1, 1, padded + N) True where a key may be read; None where no text is padded."""
+    """(G * B, 1, 1, padded + N) True where a key may be read; None where no text is padded."""
     if min(lengths) == padded:
         return None
     text = torch.arange(padded, device=x.device) < torch.tensor(lengths, device=x.device).unsqueeze(1)
     return F.pad(text, (0, x.shape[1]), value=True)[:, None, None]
-
-
-def _text_layer(layer, x: Tensor, turn: Rotary, last: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """(U, n, E) to the same, with the keys and values that generation tokens read; the last layer stops at those."""
-    attention = layer.self_attn
-    heads = (-1, attention.head_dim)
-    normed = rms_norm(layer.input_layernorm, x, matmul_dtype(x))
-    key = rms_norm(attention.norm_k, attention.to_k(normed).unflatten(-1, heads))
-    value = attention.to_v(normed).unflatten(-1, heads).transpose(1, 2)
-    own_key = rotate(key, turn).transpose(1, 2)
-    shown_key = own_key
-    if attention.k_norm_und_for_gen is not None:
-        shown_key = rotate(rms_norm(attention.k_norm_und_for_gen, key), turn).transpose(1, 2)
-    if last:
-        return x, shown_key, value
-    query = rotate(rms_norm(attention.norm_q, attention.to_q(normed).unflatten(-1, heads)), turn).transpose(1, 2)
-    out = F.scaled_dot_product_attention(query, own_key, value.to(own_key.dtype), is_causal=True, enable_gqa=True)
-    x = x + attention.to_out(out.transpose(1, 2).flatten(2))
-    return x + layer.mlp(rms_norm(layer.post_attention_layernorm, x, matmul_dtype(x))), shown_key, value
-
-
-def _generation_layer(layer, x: Tensor, reads, turn: Rotary, mask: Tensor | None, wanted) -> Tensor:
-    """(B, N, E) to the same, or to the ``wanted`` tokens only; ``reads`` are this layer's text keys and values."""
-    attention = layer.self_attn
-    heads = (-1, attention.head_dim)
-    normed = rms_norm(layer.input_layernorm_moe_gen, x, matmul_dtype(x))
-    key = rotate(rms_norm(attention.norm_added_k, attention.add_k_proj(normed).unflatten(-1, heads)), turn)
-    value = attention.add_v_proj(normed).unflatten(-1, heads)
-    key = torch.cat([reads[0].to(key.dtype), key.transpose(1, 2)], dim=2)
-    value = torch.cat([reads[1].to(value.dtype), value.transpose(1, 2)], dim=2)
-    query = rms_norm(attention.norm_added_q, attention.add_q_proj(_take(normed, wanted)).unflatten(-1, heads))
-    query = rotate(query, turn if wanted is None else turn.take(wanted))
-    x = _take(x, wanted) + attention.to_add_out(full_attention(query, key, value, mask))
-    return x + layer.mlp_moe_gen(rms_norm(layer.post_attention_layernorm_moe_gen, x, matmul_dtype(x)))
