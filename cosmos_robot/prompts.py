@@ -66,12 +66,14 @@ class Prompts:
     """The texts of one contract; each distinct one is logged once, at debug level, exactly as the tokenizer gets it."""
 
     def __init__(self, contract: Contract):
-        self._spec, self._facts = contract.model.prompt, prompt_facts(contract)
+        self._spec = contract.model.prompt
+        self._facts = {inverse: prompt_facts(contract, inverse=inverse) for inverse in (False, True)}
         self._logged: set[str] = set()
 
-    def text(self, instruction: str) -> str:
-        """The prompt for ``instruction``; raises InputError if it holds no words."""
-        text = render_prompt(self._spec, instruction, self._facts)
+    def text(self, instruction: str, *, inverse: bool = False) -> str:
+        """The prompt for ``instruction``; ``inverse`` where the actions are what is asked for. Raises InputError if it
+        holds no words."""
+        text = render_prompt(self._spec, instruction, self._facts[inverse])
         if text not in self._logged:
             self._logged.add(text)
             LOG.debug("prompt for %r: %s", instruction, text)
@@ -79,11 +81,11 @@ class Prompts:
 
 
 def prompt_facts(contract: Contract, *, inverse: bool = False) -> PromptFacts:
-    """What the prompts of ``contract`` state when it is run."""
+    """What the prompts of ``contract`` state when it is run. Models are told whole frames per second."""
     model, canvas = contract.model, contract.model.canvas
     return PromptFacts(
         frames=model.chunk // model.actions_per_frame + 1,
-        fps=model.fps or contract.robot.rate_hz,
+        fps=int(contract.fps),
         canvas=model_size(canvas),
         source=(canvas.height, canvas.width),
         rows=model.chunk + model.state_row,

@@ -24,7 +24,7 @@ from cosmos_robot.backbone.cosmos3.sampler import Given, Noise, Sample, draw_noi
 from cosmos_robot.backbone.cosmos3.text import prompt_tokens
 from cosmos_robot.errors import ContractError, InputError
 from cosmos_robot.images import CanvasComposer, cameras_of, image_size, latent_content
-from cosmos_robot.prompts import render_prompt
+from cosmos_robot.prompts import Prompts
 from cosmos_robot.types import ActionChunk, LazyFrames, Observation, VideoPrediction
 
 TEXTS_KEPT = 64
@@ -56,6 +56,7 @@ class Cosmos3Model:
         self._image_size = image_size(model.canvas)
         self.grid = latent_content(self._image_size, self._cell)
         self._compose = CanvasComposer(self.contract)
+        self._prompts = Prompts(self.contract)
         self._texts: OrderedDict[str, TextCache] = OrderedDict()
         self._dark = None if model.sees else self._encode_first(self._black()[None])
 
@@ -115,6 +116,7 @@ class Cosmos3Model:
             everybody = len(group) == len(lengths)
             plan = contract_plan(self.contract, mode, self.grid, length)
             text, given = self._given(
+                mode,
                 plan,
                 [situations[i] for i in group],
                 latents if everybody else latents[group],
@@ -152,13 +154,14 @@ class Cosmos3Model:
 
     def _given(
         self,
+        mode: PlanMode,
         plan: TokenPlan,
         situations: Sequence[Situation],
         latents: Tensor,
         actions: Sequence[ActionChunk] | None,
     ) -> tuple[TextCache, Given]:
         contract = self.contract
-        text, index, empty = self._prompts([s.instruction for s in situations])
+        text, index, empty = self._read([s.instruction for s in situations], mode)
         missing = plan.latent_grid[0] - latents.shape[2]
         given = Given(
             text_index=index,
@@ -212,10 +215,10 @@ class Cosmos3Model:
     def _reads_state(self) -> bool:
         return self.contract.model.state_row or self._is_relative()
 
-    def _prompts(self, instructions: Sequence[str]) -> tuple[TextCache, list[int], int | None]:
+    def _read(self, instructions: Sequence[str], mode: PlanMode) -> tuple[TextCache, list[int], int | None]:
         """Text of the distinct prompts, the index of each instruction's, that of the empty prompt under guidance."""
-        spec, guided = self.contract.model.prompt, self.contract.model.sampler.guidance != 1
-        prompts = [render_prompt(spec, instruction) for instruction in instructions]
+        guided, inverse = self.contract.model.sampler.guidance != 1, mode == "inverse_dynamics"
+        prompts = [self._prompts.text(instruction, inverse=inverse) for instruction in instructions]
         distinct = list(dict.fromkeys([*prompts, *([""] if guided else [])]))
         text = join_texts([self._text(prompt) for prompt in distinct])
         return text, [distinct.index(p) for p in prompts], distinct.index("") if guided else None

@@ -24,7 +24,7 @@ from rich.progress import track
 from cosmos_robot.contract import CanvasSpec, Contract, require_fit
 from cosmos_robot.data.episodes import Episode, require_robot
 from cosmos_robot.errors import InputError
-from cosmos_robot.images import place_on_canvas
+from cosmos_robot.images import arriving, model_size, place_on_canvas
 
 CELL = 16
 """Canvas pixels per latent cell: the Wan 2.2 autoencoder's spatial compression."""
@@ -123,9 +123,16 @@ def frame_cache(source: EpisodeSource, contract: Contract, root: Path, progress:
     Raises InputError if an episode is no recording of the contract's robot or its chunk is shorter than the model's.
     """
     canvas = contract.model.canvas
-    if canvas.height % CELL or canvas.width % CELL:
-        raise InputError(f"canvas {canvas.height}x{canvas.width}: both sides must be multiples of {CELL}")
-    parts = (str(_FORMAT), source.fingerprint, canvas.model_dump_json(), str(contract.model.chunk))
+    height, width = model_size(canvas)
+    if height % CELL or width % CELL:
+        raise InputError(f"canvas {height}x{width}: both sides must be multiples of {CELL}")
+    parts = (
+        str(_FORMAT),
+        source.fingerprint,
+        canvas.model_dump_json(),
+        str(contract.model.chunk),
+        str(arriving(contract)),
+    )
     key = hashlib.blake2b("|".join(parts).encode(), digest_size=8).hexdigest()
     folder = Path(root) / f"frames-{key}"
     if not folder.is_dir():
@@ -147,17 +154,19 @@ def _build_frames(source: EpisodeSource, contract: Contract, folder: Path, progr
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     canvas, instructions, columns = contract.model.canvas, {}, []
+    orientations = arriving(contract)
     with (part / "canvases.u8").open("wb") as file:
         for index in track(range(len(source)), "composing canvases", disable=not progress):
             episode = source[index]
             require_robot(episode, contract.robot)
             for row in range(len(episode)):
-                file.write(place_on_canvas(canvas, {name: frames[row] for name, frames in episode.images.items()}))
+                pictures = {name: frames[row] for name, frames in episode.images.items()}
+                file.write(place_on_canvas(canvas, pictures, orientations))
             code = instructions.setdefault(episode.instruction, len(instructions))
             columns.append(_episode_columns(episode, contract, index, code))
     for name in _COLUMNS:
         np.save(part / f"{name}.npy", np.concatenate([c[name] for c in columns]))
-    shape = (sum(len(c["state"]) for c in columns), canvas.height, canvas.width, 3)
+    shape = (sum(len(c["state"]) for c in columns), *model_size(canvas), 3)
     (part / "meta.json").write_text(json.dumps({"canvases": shape, "instructions": list(instructions)}))
     part.rename(folder)
 

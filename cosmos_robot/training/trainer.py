@@ -15,7 +15,7 @@ from cosmos_robot.backbone.cosmos3.text import build_word_tokenizer, prompt_toke
 from cosmos_robot.backbone.cosmos3.tiny import tiny_transformer
 from cosmos_robot.contract import CONTRACT_FILE, Contract
 from cosmos_robot.errors import CheckpointError
-from cosmos_robot.prompts import render_prompt
+from cosmos_robot.prompts import Prompts
 from cosmos_robot.training.batches import BatchMaker
 from cosmos_robot.training.cache import EpisodeSource, FrameCache, StoredEpisodes, frame_cache
 from cosmos_robot.training.config import PolicyTraining, Stage, plain
@@ -64,9 +64,9 @@ def train_policy(config: PolicyTraining, sources: Sequence[EpisodeSource] | None
 def _batches(config: PolicyTraining, caches: Sequence[FrameCache], origin: Origin, vae: AutoencoderKLWan) -> BatchMaker:
     contract = origin.contract
     latents = [latent_cache(cache, vae, config.progress) for cache in caches]
-    rows = join_caches(contract, caches, latents, config.hand_field)
+    rows = join_caches(contract, caches, latents, config.hand_field, config.largest_normalised)
     spec, canvas = contract.model.prompt, contract.model.canvas
-    texts = [render_prompt(spec, text) for text in rows.instructions] + [""]
+    texts = [*map(Prompts(contract).text, rows.instructions), ""]
     prompts = [prompt_tokens(origin.tokenizer, text, spec.system_prompt) for text in texts]
     black = black_latents(vae, canvas.height, canvas.width) if config.blind else None
     return BatchMaker(rows, prompts, config, contract, black)
