@@ -109,21 +109,6 @@ class Normalizer:
         beyond = self._beyond(self._unclamped(x))
         return np.asarray(beyond.reshape(-1, beyond.shape[-1]).mean(axis=0))
 
-    def require_bounded(self, x: ArrayLike, limit: float = LARGEST_NORMALISED) -> None:
-        """Raises InputError naming the dimensions in which (..., D), robot units, lies beyond ``limit`` model units:
-        statistics of a near-constant dimension, or of other data."""
-        y = np.abs(self.normalize(x)).reshape(-1, len(self.map.offset))
-        if not len(y):
-            return
-        largest = y.max(axis=0)
-        wrong = np.flatnonzero(~(largest <= limit))
-        if len(wrong):
-            worst = ", ".join(f"{i} (up to {largest[i]:.3g}, scale {self.map.scale[i]:.3g})" for i in wrong)
-            raise InputError(
-                f"normaliser: beyond {limit:g} model units in dimensions {worst}; raise scale_floor, pass the "
-                "dimension through (constant, constant_below), or recompute the statistics on these data"
-            )
-
     @property
     def _curved(self) -> NDArray[np.bool_]:
         """Dimensions whose curve applies: all but those passed through."""
@@ -207,6 +192,22 @@ def _ends(spec: Normalization) -> tuple[NDArray[np.float64], NDArray[np.float64]
 def _pair(spec: Normalization, first: str, second: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     assert spec.statistics is not None  # the contract's validator guarantees it
     return np.array(spec.statistics.column(first)), np.array(spec.statistics.column(second))
+
+
+def require_bounded(rows: ArrayLike, limit: float = LARGEST_NORMALISED, what: str = "rows") -> None:
+    """Raises InputError naming the dimensions in which (..., D) rows of model units lie beyond ``limit``, or are not
+    numbers: a near-constant dimension, or statistics of other data."""
+    y = np.abs(np.asarray(rows, dtype=np.float64))
+    if not y.size:
+        return
+    largest = y.reshape(-1, y.shape[-1]).max(axis=0)
+    wrong = np.flatnonzero(~(largest <= limit))
+    if len(wrong):
+        worst = ", ".join(f"{i} (up to {largest[i]:.3g})" for i in wrong)
+        raise InputError(
+            f"{what}: beyond {limit:g} model units in dimensions {worst}; raise scale_floor, pass the dimension "
+            "through (constant, constant_below), or recompute the statistics on these data"
+        )
 
 
 def to_bfloat16(values: ArrayLike) -> NDArray[np.float32]:

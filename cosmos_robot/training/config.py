@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from cosmos_robot.actions.normalization import LARGEST_NORMALISED
 from cosmos_robot.contract import Contract
 from cosmos_robot.errors import InputError
 
@@ -75,6 +76,7 @@ class PolicyTraining:
     hidden_at: layer whose input the grounding heads read. tail_weight: loss weight of the chunk steps that are not
     executed. future_frames: further latent frames to denoise (the ``wam`` mode; 0 trains the policy alone).
     hand_field: the state field that holds the hand's position, from which offsets are measured.
+    largest_normalised: training does not start on rows beyond it (model units).
     ema: decay per step, shortened early on. compute: precision of forward and backward; weights are float32 always.
     save_seconds, validate_seconds: between checkpoints, between validations; validate_steps replaces the latter.
     """
@@ -103,6 +105,7 @@ class PolicyTraining:
     normalization: Literal["quantile", "minmax", "meanstd"] = "quantile"
     state_scale_floor: float = 0.01
     action_scale_floor: float = 0.1
+    largest_normalised: float = LARGEST_NORMALISED
     compute: Literal["bfloat16", "float32"] = "bfloat16"
     threads: int = 2
     save_seconds: float = 60.0

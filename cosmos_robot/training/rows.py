@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cosmos_robot.actions.codec import Codec
+from cosmos_robot.actions.normalization import LARGEST_NORMALISED, require_bounded
 from cosmos_robot.actions.statistics import statistics_of
 from cosmos_robot.contract import Contract, Normalization, RobotSpec
 from cosmos_robot.errors import InputError
@@ -104,8 +105,11 @@ def fit_contract(contract: Contract, caches: Sequence[FrameCache], method: str, 
 
 
 def join_caches(contract: Contract, caches: Sequence[FrameCache], latents: Sequence[NDArray[np.float16]],
-                hand_field: str) -> TrainingRows:  # fmt: skip
-    """One table of the cached datasets, normalised by ``contract`` (which must have its statistics)."""
+                hand_field: str, largest: float = LARGEST_NORMALISED) -> TrainingRows:  # fmt: skip
+    """One table of the cached datasets, normalised by ``contract`` (which must have its statistics).
+
+    Raises InputError where a normalised state or valid command is beyond ``largest``.
+    """
     codec = Codec(contract)
     instructions = tuple(dict.fromkeys(text for cache in caches for text in cache.instructions))
     codes = [np.array([instructions.index(text) for text in cache.instructions])[cache.instruction] for cache in caches]
@@ -116,10 +120,13 @@ def join_caches(contract: Contract, caches: Sequence[FrameCache], latents: Seque
         return np.concatenate([getattr(cache, name) for cache in caches])
 
     cells, seen = zip(*(_pointed(cache) for cache in caches), strict=True)
+    state, actions = codec.encode_state(column("state")), codec.encode_actions(column("actions"))
+    require_bounded(state, largest, "training states")
+    require_bounded(actions[column("valid")], largest, "training actions")
     return TrainingRows(
         instructions=instructions,
-        state=codec.encode_state(column("state")).astype(np.float32),
-        actions=codec.encode_actions(column("actions")).astype(np.float32),
+        state=state.astype(np.float32),
+        actions=actions.astype(np.float32),
         valid=column("valid"),
         instruction=np.concatenate(codes),
         episode=np.concatenate([c.episode + first for c, first in zip(caches, episodes, strict=False)]),

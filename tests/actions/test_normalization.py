@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cosmos_robot.actions.normalization import LARGEST_NORMALISED, Normalizer, range_map, to_bfloat16
+from cosmos_robot.actions.normalization import LARGEST_NORMALISED, Normalizer, range_map, require_bounded, to_bfloat16
 from cosmos_robot.actions.statistics import lint_statistics, statistics_of
 from cosmos_robot.contract import NEEDED_STATISTICS, Normalization, Statistics
 from cosmos_robot.errors import InputError
@@ -95,12 +95,18 @@ def test_pc_19_training_refuses_rows_beyond_the_limit(value) -> None:
     rows = np.array([[1.569, 0.3], [value, 0.2]])
     limit = LARGEST_NORMALISED if value == 0.0 else 50
     with pytest.raises(InputError, match=r"dimensions 0 \(up to .*scale_floor"):
-        n.require_bounded(rows, limit)
-    n.require_bounded(rows, limit=1e5)  # the override
+        require_bounded(n.normalize(rows), limit)
+    require_bounded(n.normalize(rows), limit=1e5)  # the override
     for remedy in ({"scale_floor": 0.1}, {"constant": "pass_through", "constant_below": 1e-3}):
         bounded = Normalizer(Normalization(method="quantile", statistics=NEAR, **remedy), 2)
-        bounded.require_bounded(rows, limit)
+        require_bounded(bounded.normalize(rows), limit)
         assert np.abs(bounded.normalize(rows)).max() < 20
+
+
+def test_rows_that_are_not_numbers_are_beyond_every_limit() -> None:
+    with pytest.raises(InputError, match=r"actions: .*dimensions 1 \(up to nan\)"):
+        require_bounded([[0.0, np.nan]], what="actions")
+    require_bounded(np.zeros((0, 2)))
 
 
 def test_clamped_values_are_counted() -> None:
