@@ -29,7 +29,9 @@ from cosmos_robot.training.tokenizer import VAE_FOLDER
 
 EXPORT = "export"
 TEXT_TOKENIZER = "text_tokenizer"
-_MAY_DIFFER = ("progress", "save_seconds", "validate_seconds", "validate_steps", "threads", "cache")
+_MAY_DIFFER = (
+    "progress", "save_seconds", "validate_seconds", "validate_steps", "threads", "cache", "largest_normalised",
+)  # fmt: skip
 
 
 def train_policy(config: PolicyTraining, sources: Sequence[EpisodeSource] | None = None) -> Path:
