@@ -40,7 +40,7 @@ def probe_action_layout(trial: Trial) -> Iterator[Finding]:
 
 def probe_hold_still(trial: Trial) -> Iterator[Finding]:
     """No change, or the present pose as target, moves nothing; a target taken for a change, or the reverse, does."""
-    trial.run(trial.hold(), HOLD_STEPS)
+    trial.start()  # not after some steps of holding: a wrong target would have been reached by then
     before, fingers = trial.truth.hand(), trial.truth.fingers()
     trial.run(trial.hold(), HOLD_STEPS)
     after = trial.truth.hand()
@@ -107,7 +107,8 @@ def _axes(trial: Trial, probe: str, kind: str, least: float, unit: str) -> Itera
         yield verdict(
             probe, f"robot.action.{field.name}.frame", right, told, f"each along its own axis of frame {field.frame!r}"
         )
-        yield from _scale(trial, probe, field, unit, [float(move[axis]) for axis, move in enumerate(moves)])
+        if right:
+            yield from _scale(trial, probe, field, unit, [float(move[axis]) for axis, move in enumerate(moves)])
 
 
 def _moved(trial: Trial, field: FieldSpec, axis: int) -> NDArray[np.float64]:

@@ -12,6 +12,7 @@ from cosmos_robot import envs
 from cosmos_robot.envs import conformance
 from cosmos_robot.envs.fakes import FakeEnv
 from cosmos_robot.envs.gym import GymEnv
+from cosmos_robot.envs.libero import LiberoEnv
 from cosmos_robot.envs.remote import RemoteEnv
 from cosmos_robot.errors import InputError, UnknownNameError
 from cosmos_robot.types import Observation
@@ -141,12 +142,21 @@ def test_every_check_has_been_seen_to_fail() -> None:
 
 @pytest.mark.parametrize("cameras", [None, ("hand",), ()])
 def test_gym_wrapper_passes_gymnasiums_own_check(cameras) -> None:
+    _check_env(GymEnv(envs.make("fake/0"), cameras))
+
+
+def test_gym_wrapper_of_libero_passes_gymnasiums_own_check(panda: LiberoEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(panda, "close", lambda: None)  # others use it after us
+    _check_env(GymEnv(panda, ("wrist",)))
+
+
+def _check_env(env: GymEnv) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         # Positions have no bound, and we register nothing with gymnasium.
         warnings.filterwarnings("ignore", message=".*observation space (min|max)imum value is -?infinity")
         warnings.filterwarnings("ignore", message=".*due to the environment not having a spec")
-        check_env(GymEnv(envs.make("fake/0"), cameras))
+        check_env(env)
 
 
 def test_gym_wrapper_draws_its_cameras_only() -> None:
