@@ -6,17 +6,14 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from cosmos_robot.contract import (
     Contract,
-    Difference,
     RobotSpec,
     compatible,
     contract_names,
     load_contract,
     robot_names,
-    say,
 )
 from cosmos_robot.contract.commands import contract_or_robot
 from cosmos_robot.envs import FAMILIES, make
@@ -37,13 +34,9 @@ def contract_check(checkpoint: str, robot: str) -> int:
     if not found:
         console.print(f"{checkpoint} fits {robot}: no difference", markup=False)
         return 0
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("verdict", "field", "trained for", "there is", "why"):
-        table.add_column(heading, overflow="fold")
     for difference in found:
         colour = COLOURS[difference.verdict]
-        table.add_row(f"[{colour}]{difference.verdict}[/]", *_cells(difference))
-    console.print(table)
+        console.print(f"[{colour}]{difference.verdict:<8}[/]{escape(difference.sentence)}", soft_wrap=True)
     refused = sum(d.verdict == "refuse" for d in found)
     console.print(f"{checkpoint} does not fit {robot}: {refused} refused" if refused else f"{checkpoint} fits {robot}")
     return 1 if refused else 0
@@ -56,8 +49,3 @@ def robot_side(ref: str) -> Contract | RobotSpec:
         return contract_or_robot(ref)
     with make(ref) as env:
         return env.robot
-
-
-def _cells(difference: Difference) -> list[str]:
-    why = f"{difference.why} ({difference.by})" if difference.by else difference.why
-    return [escape(text) for text in (difference.field, say(difference.expected), say(difference.actual), why)]

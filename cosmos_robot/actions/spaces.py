@@ -46,9 +46,9 @@ class SpaceMap:
             return
         if self.relative:
             self._require_poses(space)
+        elif space.axis_rotation or space.tool_offset:
+            raise ContractError(f"{self.model.what}: axis_rotation and tool_offset need a relative space")
         else:
-            if space.axis_rotation or space.tool_offset:
-                raise ContractError(f"{self.model.what}: axis_rotation and tool_offset need a relative space")
             require_convertible(robot, self.model, read_by_model=True)
             require_convertible(self.model, robot, read_by_model=False)
 

@@ -45,8 +45,8 @@ def contract_show(contract: str, json: bool = False) -> None:
         console.print(table, markup=False)
 
 
-def contract_diff(first: str, second: str) -> int:
-    """What two contracts tell differently, under headings. Exit status 1 if anything.
+def contract_diff(first: str, second: str) -> None:
+    """What two contracts tell differently, under headings.
 
     Args:
         first: name, checkpoint folder or JSON file.
@@ -56,7 +56,7 @@ def contract_diff(first: str, second: str) -> int:
     console = Console()
     if not told:
         console.print(f"{first} and {second} are equal", markup=False)
-        return 0
+        return
     for section in dict.fromkeys(t.section for t in told):
         table = Table(box=None, title=section, title_justify="left", title_style="bold", padding=(0, 2, 0, 0))
         for heading in ("", first, second):
@@ -65,7 +65,6 @@ def contract_diff(first: str, second: str) -> int:
             if t.section == section:
                 table.add_row(t.label, t.first, t.second)
         console.print(table, markup=False)
-    return 1
 
 
 def contract_schema(part: Literal["contract", "robot"] = "contract") -> None:

@@ -47,8 +47,13 @@ class Difference:
     by: str = ""
 
     def __str__(self) -> str:
+        return f"{self.sentence} [{self.verdict}]"
+
+    @property
+    def sentence(self) -> str:
+        """The difference in words, without its verdict."""
         done = f" ({self.by})" if self.by else ""
-        return f"{self.field}: expected {say(self.expected)}, got {say(self.actual)}: {self.verdict}, {self.why}{done}"
+        return f"{self.field}: expected {_short(self.expected)}, got {_short(self.actual)}; {self.why}{done}"
 
 
 def compatible(expected: Contract | RobotSpec, actual: Contract | RobotSpec) -> tuple[Difference, ...]:
@@ -212,6 +217,13 @@ def _models(expected: ModelSpec, actual: ModelSpec) -> Iterator[Difference]:
             verdict: Verdict = "warn" if name in WARNED_OF_MODEL else "refuse"
             why = WARNED_OF_MODEL.get(name, "the rows, pictures or words of one model mean something else to the other")
             yield Difference(f"model.{name}", want, have, verdict, why)
+
+
+def _short(value: object) -> str:
+    """A value in words; of a field only what it is."""
+    if isinstance(value, FieldSpec):
+        return f"{value.width} x {value.unit} ({value.rotation or value.kind})"
+    return say(value)
 
 
 def _verdict(found: Conversion | Refusal) -> tuple[Verdict, str, str]:

@@ -101,11 +101,14 @@ def describe(contract: Contract | RobotSpec) -> dict[str, dict[str, str]]:
 def diff(first: Contract, second: Contract) -> list[Told]:
     """What two contracts tell differently, in the order of their fields; empty if they are equal."""
     a, b = dict(_leaves(first)), dict(_leaves(second))
-    return [
-        Told(_section(path), path, _label(path), say(a.get(path)), say(b.get(path)))
-        for path in [*a, *(path for path in b if path not in a)]
-        if a.get(path) != b.get(path)
-    ]
+    differ = [path for path in [*a, *(path for path in b if path not in a)] if a.get(path) != b.get(path)]
+    return [Told(_section(path), path, _label(path), *_both(a.get(path), b.get(path))) for path in differ]
+
+
+def _both(first: object, second: object) -> tuple[str, str]:
+    """Two values in words that tell them apart: statistics by their numbers where nothing else differs."""
+    words = say(first), say(second)
+    return words if words[0] != words[1] else (repr(first), repr(second))
 
 
 def _leaves(contract: Contract | RobotSpec) -> Iterator[tuple[str, object]]:
@@ -159,15 +162,11 @@ def _section(path: str) -> str:
 
 
 def _label(path: str) -> str:
+    parts = path.split(".")
     if path in LABELS:
         return LABELS[path]
-    *_, group, last = ("", *path.split("."))
-    quoted = f"{group.removesuffix('s')} {last!r}"
-    return (
-        quoted
-        if path.split(".")[1:2] in (["cameras"], ["state"], ["action"]) and last != "order"
-        else last.replace("_", " ")
-    )
+    named = len(parts) == 3 and parts[1] in ("cameras", "state", "action") and parts[2] != "order"
+    return f"{parts[1].removesuffix('s')} {parts[2]!r}" if named else parts[-1].replace("_", " ")
 
 
 def say(value: object) -> str:
@@ -196,8 +195,9 @@ def _camera(camera: CameraSpec) -> str:
 def _field(field: FieldSpec) -> str:
     parts = [f"{field.width} x {field.unit}", field.rotation or field.kind]
     parts += [f"{field.frame} frame"] if field.frame else []
-    parts += [f"from {say(field.low)} to {say(field.high)}"] if field.low or field.high else []
-    return ", ".join([*parts, *([field.meaning] if field.meaning else [])])
+    parts += [field.meaning] if field.meaning else []
+    parts += [f"at least {say(field.low)}"] if field.low else []
+    return ", ".join(parts + ([f"at most {say(field.high)}"] if field.high else []))
 
 
 def _gripper(gripper: GripperSpec) -> str:
@@ -226,10 +226,7 @@ def _box(box: Box) -> str:
 
 def _statistics(statistics: Statistics) -> str:
     rows = f"of {statistics.count} rows, " if statistics.count else ""
-    columns = "; ".join(
-        f"{name} {' '.join(f'{v:.4g}' for v in statistics.column(name))}" for name in statistics.recorded
-    )
-    return f"{rows}{statistics.width} dimensions: {columns}"
+    return f"{rows}{statistics.width} dimensions: {', '.join(statistics.recorded)}"
 
 
 SAID: Final[dict[type[Any], Any]] = {
