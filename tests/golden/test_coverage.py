@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-NOT_READ: dict[str, str] = {}
+NOT_READ: dict[str, str] = {
+    "cosmos_policy/value_aggregation": "planner, not built yet",
+}
 """Topic to reason. An entry for a topic that some test does read is an error."""
 
 
