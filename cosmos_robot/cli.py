@@ -64,6 +64,8 @@ COMMANDS = {
         "cosmos_robot.envs.fit:contract_check", "whether a checkpoint fits a robot or an environment", True
     ),
     "contract schema": Command("cosmos_robot.contract.commands:contract_schema", "JSON schema of a contract"),
+    "serve": Command("cosmos_robot.policies.serving:main_serve", "serve a checkpoint to robots and simulators"),
+    "monitor": Command("cosmos_robot.serve.monitor:main_monitor", "watch a running policy server"),
     "doctor": Command("cosmos_robot.cli:doctor", "what this machine has and lacks"),
 }
 

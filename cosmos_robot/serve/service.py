@@ -95,6 +95,7 @@ class Service:
         self._lines: OrderedDict[str, deque[_Waiting]] = OrderedDict()
         self._running: set[_Waiting] = set()
         self._changed = threading.Condition()
+        self._pictures: Mapping[str, NDArray[np.uint8]] = {}
         self._state = "new"
         self._began = self.clock()
         self._thread = threading.Thread(target=self._work, name="inference", daemon=True)
@@ -122,6 +123,7 @@ class Service:
         if refusal:
             self._answer(waiting, refusal)
             return waiting.reply
+        self._pictures = question.observation.images
         with self._changed:
             line = self._lines.setdefault(question.session, deque())
             dropped = list(line) if getattr(question, "supersede", False) else []
@@ -162,6 +164,10 @@ class Service:
     def stats(self) -> dict[str, Any]:
         """Counts, rates and latencies since the start; see ``Ledger.facts``."""
         return {**self.health(), **self.ledger.facts(self.clock())}
+
+    def last_pictures(self) -> dict[str, NDArray[np.uint8]]:
+        """Camera name to the picture of the newest question."""
+        return dict(self._pictures)
 
     def close(self, patience_s: float = 10.0) -> None:
         """Answer what waits with a failure, let what runs finish (at most ``patience_s``), and end the thread."""

@@ -1,0 +1,90 @@
+"""The ``serve`` command: a checkpoint behind every protocol that somebody asks for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from cosmos_robot.errors import InputError
+from cosmos_robot.serve.server import ServerSettings, ZmqServer
+from cosmos_robot.serve.service import Models, Service, ServiceSettings
+
+TOKEN_VARIABLE = "COSMOS_ROBOT_TOKEN"
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """Serve a checkpoint.
+
+    ckpt: shipped name, folder or hub id.
+    port: of our own protocol over ZMQ; 0 takes a free one.
+    host: address to listen on; anything but this machine's own needs a token in the environment variable
+    COSMOS_ROBOT_TOKEN.
+    openpi_port: also speak openpi's websocket protocol on this port (8000 is what its clients expect).
+    gr00t_port: also speak GR00T's ZMQ protocol on this port.
+    page_port: also show a page of health and latency on http://127.0.0.1:PORT.
+    device: torch device.
+    batch: most questions answered in one batch.
+    """
+
+    ckpt: str
+    port: int = 5555
+    host: str = "127.0.0.1"
+    openpi_port: int | None = None
+    gr00t_port: int | None = None
+    page_port: int | None = None
+    device: str = "cpu"
+    batch: int = 8
+
+
+def main_serve(config: Annotated[ServeConfig, tyro.conf.arg(name="")]) -> int:
+    """Serve a checkpoint until Ctrl-C or SIGTERM, then finish what runs and say goodbye to what waits."""
+    from rich.console import Console
+
+    from cosmos_robot.policies import load_policy
+
+    console = Console(highlight=False)
+    settings = ServerSettings(config.host, config.port, os.environ.get(TOKEN_VARIABLE, ""))
+    policy = load_policy(config.ckpt, device=config.device)
+    ending = threading.Event()
+    before = {number: signal.signal(number, lambda *_: ending.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with contextlib.ExitStack() as stack:
+            service = Service(Models(policy), ServiceSettings(batch=config.batch))
+            stack.callback(service.close)
+            console.print(f"warming up {policy.contract.model.name} ...")
+            service.start()
+            for what, address in listen(service, settings, config, stack):
+                console.print(f"{what}: {address}", soft_wrap=True)
+            console.print("ready; Ctrl-C ends")
+            ending.wait()
+            console.print("closing: finishing what runs")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 0
+
+
+def listen(
+    service: Service, settings: ServerSettings, config: ServeConfig, stack: contextlib.ExitStack
+) -> list[tuple[str, str]]:
+    """Start what ``config`` asks for; ``stack`` ends it again. Returns names and addresses."""
+    servers: list[tuple[str, ZmqServer]] = [("zmq", ZmqServer(service, settings))]
+    ports = [p for p in (config.port, config.openpi_port, config.gr00t_port, config.page_port) if p]
+    if len(set(ports)) != len(ports):
+        raise InputError(f"ports {ports}: each protocol needs a port of its own")
+    if config.page_port is not None:
+        from cosmos_robot.serve.page import StatusPage
+
+        servers.append(("page", StatusPage(service, config.page_port)))
+    found = []
+    for what, server in servers:
+        found.append((what, server.start()))
+        stack.callback(server.close)
+    return found
