@@ -24,6 +24,11 @@ class Box(Spec):
     height: int = Field(gt=0)
     width: int = Field(gt=0)
 
+    def overlaps(self, other: Box) -> bool:
+        """Whether the two share a pixel."""
+        apart = self.top >= other.top + other.height or other.top >= self.top + self.height
+        return not (apart or self.left >= other.left + other.width or other.left >= self.left + self.width)
+
 
 class Placement(Spec):
     """One camera on the canvas: the part of it that is taken, and where that part goes."""
@@ -92,6 +97,10 @@ class CanvasSpec(Spec):
         for p in self.placements:
             if p.to.top + p.to.height > height or p.to.left + p.to.width > width:
                 raise ValueError(f"placement of {p.camera!r} leaves the {height}x{width} canvas: {p.to}")
+        for i, p in enumerate(self.placements):
+            for q in self.placements[:i]:
+                if p.to.overlaps(q.to):
+                    raise ValueError(f"the places of {q.camera!r} and {p.camera!r} overlap: {q.to} and {p.to}")
         return self
 
 
