@@ -160,7 +160,12 @@ def refuse_quantised(part: Path, config: Mapping[str, Any], dtypes: Mapping[str,
         )
 
 
-def refuse_misfit(where: Path, stored: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]) -> None:
+def refuse_misfit(
+    where: Path,
+    stored: Mapping[str, tuple[int, ...]],
+    expected: Mapping[str, tuple[int, ...]],
+    wanted_by: str = "its config.json",
+) -> None:
     """Raise CheckpointError listing every weight that is missing, unknown or of another shape."""
     problems = [f"missing {key}" for key in sorted(expected.keys() - stored.keys())]
     problems += [f"unknown {key}" for key in sorted(stored.keys() - expected.keys())]
@@ -171,7 +176,7 @@ def refuse_misfit(where: Path, stored: Mapping[str, tuple[int, ...]], expected: 
     shown = "\n  - ".join(problems[:8] + ([f"and {len(problems) - 8} more"] if len(problems) > 8 else []))
     heads = [key for key in expected.keys() - stored.keys() if key.startswith("action_")]
     remedy = f"\n{NO_HEADS}" if heads else ""
-    raise CheckpointError(f"weights in {where} do not fit its config.json:\n  - {shown}{remedy}")
+    raise CheckpointError(f"weights in {where} do not fit {wanted_by}:\n  - {shown}{remedy}")
 
 
 NO_HEADS: Final = (
