@@ -4,7 +4,6 @@ kept across calls, action rows, and the sampling of a batch. No weight is copied
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -19,15 +18,17 @@ from cosmos_robot.backbone.cosmos3.checks import check_settings
 from cosmos_robot.backbone.cosmos3.latents import crop_content, decode, encode_clip, encode_first_frame
 from cosmos_robot.backbone.cosmos3.layout import PlanMode, TokenPlan, contract_plan
 from cosmos_robot.backbone.cosmos3.load import Checkpoint
-from cosmos_robot.backbone.cosmos3.runtime import TextCache, encode_text, join_rows, join_texts
+from cosmos_robot.backbone.cosmos3.runtime import TextCache, encode_text, join_rows
 from cosmos_robot.backbone.cosmos3.sampler import Given, Noise, Sample, draw_noise, sample
 from cosmos_robot.backbone.cosmos3.text import prompt_tokens
+from cosmos_robot.backbone.cosmos3.text_cache import TextStore
 from cosmos_robot.errors import ContractError, InputError
 from cosmos_robot.images import CanvasComposer, cameras_of, image_size, latent_content
 from cosmos_robot.prompts import Prompts
 from cosmos_robot.types import ActionChunk, LazyFrames, Observation, VideoPrediction
 
-TEXTS_KEPT = 64
+TEXT_BYTES = 2**30
+"""Of prompts kept ready. A prompt of 200 tokens takes 30 MB in Nano at bfloat16."""
 
 
 class Situation(Protocol):
@@ -42,7 +43,7 @@ class Situation(Protocol):
 
 
 class Cosmos3Model:
-    """A checkpoint with its caches. Text is run once per distinct prompt and kept for the last ``TEXTS_KEPT`` of them.
+    """A checkpoint with its caches. Text is run once per distinct prompt, and the last ``TEXT_BYTES`` of it are kept.
     A blind checkpoint (``contract.model.sees`` false) reads no camera: its canvas is black.
     """
 
@@ -57,7 +58,7 @@ class Cosmos3Model:
         self.grid = latent_content(self._image_size, self._cell)
         self._compose = CanvasComposer(self.contract)
         self._prompts = Prompts(self.contract)
-        self._texts: OrderedDict[str, TextCache] = OrderedDict()
+        self.texts = TextStore(self._encode_prompt, TEXT_BYTES)
         self._dark = None if model.sees else self._encode_first(self._black()[None])
 
     @property
@@ -220,18 +221,12 @@ class Cosmos3Model:
         guided, inverse = self.contract.model.sampler.guidance != 1, mode == "inverse_dynamics"
         prompts = [self._prompts.text(instruction, inverse=inverse) for instruction in instructions]
         distinct = list(dict.fromkeys([*prompts, *([""] if guided else [])]))
-        text = join_texts([self._text(prompt) for prompt in distinct])
-        return text, [distinct.index(p) for p in prompts], distinct.index("") if guided else None
+        return self.texts.get(distinct), [distinct.index(p) for p in prompts], distinct.index("") if guided else None
 
-    def _text(self, prompt: str) -> TextCache:
-        if prompt not in self._texts:
-            ids = prompt_tokens(self.checkpoint.tokenizer, prompt, self.contract.model.prompt.system_prompt)
-            with torch.no_grad():
-                self._texts[prompt] = encode_text(self.checkpoint.transformer, [ids])
-            if len(self._texts) > TEXTS_KEPT:
-                self._texts.popitem(last=False)
-        self._texts.move_to_end(prompt)
-        return self._texts[prompt]
+    @torch.no_grad()
+    def _encode_prompt(self, prompt: str) -> TextCache:
+        ids = prompt_tokens(self.checkpoint.tokenizer, prompt, self.contract.model.prompt.system_prompt)
+        return encode_text(self.checkpoint.transformer, [ids])
 
     def encode_frame(self, frame: NDArray[np.uint8]) -> Tensor:
         """(C, 1, h, w) of one picture (H, W, 3) that this model decoded."""

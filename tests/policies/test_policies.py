@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cosmos_robot.backbone.cosmos3.load import load_checkpoint
+from cosmos_robot.backbone.cosmos3.text import prompt_tokens
 from cosmos_robot.contract import Contract
 from cosmos_robot.errors import CheckpointError, ContractError, InputError, UnknownNameError
 from cosmos_robot.policies import cosmos3_model, load_policy
@@ -78,8 +79,10 @@ def test_text_is_run_once_per_instruction_and_forgotten_in_the_end(policy: Cosmo
     encoded = []
     real = cosmos3_model.encode_text
     monkeypatch.setattr(cosmos3_model, "encode_text", lambda t, ids: encoded.append(ids) or real(t, ids))
-    monkeypatch.setattr(cosmos3_model, "TEXTS_KEPT", 2)
-    fresh = Cosmos3Policy(policy.model.checkpoint)
+    checkpoint = policy.model.checkpoint
+    ids = prompt_tokens(checkpoint.tokenizer, "a", policy.contract.model.prompt.system_prompt)
+    monkeypatch.setattr(cosmos3_model, "TEXT_BYTES", 2 * real(checkpoint.transformer, [ids]).nbytes)  # room for two
+    fresh = Cosmos3Policy(checkpoint)
     for instruction in ("a", "b", "a", "c", "a", "b"):
         chunk(fresh, some_observation(policy.contract, instruction=instruction))
     assert len(encoded) == 4  # a, b, c, and b again: it was the oldest when c came

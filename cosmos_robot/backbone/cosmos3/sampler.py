@@ -228,17 +228,17 @@ def _velocities(
     """Flat velocities (B, M) of the denoised parts, video first: with the prompt and, if ``guided``, without."""
     latents, rows = _filled(plan, given, *parts)
     batch, times = len(latents), 1 + guided  # both branches in one batch
-    index = list(given.text_index) + (_each(given.unconditional, batch) if guided else [])
+    index = list(given.text_index)
     want = (("video",) if plan.noisy_frames else ()) + (("action",) if plan.noisy_rows else ())
     out = velocity(
         transformer,
         plan,
         text,
-        index,
-        torch.cat([latents, latents]) if guided else latents,
-        torch.cat([rows, rows]) if guided and rows is not None else rows,
-        torch.full((batch * times,), float(timestep), device=latents.device),
-        _each(given.domain_id, batch) * times,
+        [index, _each(given.unconditional, batch)] if guided else index,
+        latents,
+        rows,
+        torch.full((batch,), float(timestep), device=latents.device),
+        _each(given.domain_id, batch),
         want,
         action_width=given.action_width,
     )

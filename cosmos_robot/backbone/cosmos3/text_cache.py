@@ -73,16 +73,6 @@ class TextCache:
         keys, values = ([F.pad(t, (0, 0, 0, longest - t.shape[2])) for t in part] for part in zip(*pairs, strict=True))
         return torch.cat(keys), torch.cat(values)
 
-    def trimmed(self) -> TextCache:
-        """The same prompts, each in storage of its own without padding: what is worth keeping."""
-        layers = range(len(self.blocks[0].keys))
-        blocks = []
-        for prompt, length in enumerate(self.lengths):
-            pairs = [self.one(layer, prompt) for layer in layers]
-            keys, values = (tuple(t.clone() for t in part) for part in zip(*pairs, strict=True))
-            blocks.append(TextBlock(keys, values, (length,)))
-        return TextCache(tuple(blocks))
-
 
 def join_texts(caches: Sequence[TextCache]) -> TextCache:
     """One cache with the prompts of ``caches`` in order. Nothing is copied."""
@@ -90,49 +80,40 @@ def join_texts(caches: Sequence[TextCache]) -> TextCache:
 
 
 class TextStore:
-    """Text caches by token ids, the least recently used dropped where their bytes pass ``limit``.
+    """Text caches by prompt, the least recently used dropped where their bytes together pass ``limit``.
 
-    A prompt that alone is larger than ``limit`` is encoded and not kept. Clear it when the weights have changed.
+    ``encode`` makes the cache of one prompt; ``encoded`` counts its calls. A prompt that alone is larger than ``limit``
+    is not kept. Clear the store when the weights have changed.
     """
 
-    def __init__(self, encode: Callable[[Sequence[Sequence[int]]], TextCache], limit: int):
+    def __init__(self, encode: Callable[[str], TextCache], limit: int):
         if limit < 0:
             raise InputError(f"text store: expected a limit of at least 0 bytes, got {limit}")
         self._encode, self._limit = encode, limit
-        self._kept: OrderedDict[tuple[int, ...], TextCache] = OrderedDict()
-        self.nbytes = 0
-        self.encoded = 0
+        self._kept: OrderedDict[str, TextCache] = OrderedDict()
+        self.nbytes = self.encoded = 0
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def get(self, prompts: Sequence[Sequence[int]]) -> TextCache:
-        """The cache of ``prompts``, in order; those not kept are encoded together. ``encoded`` counts them."""
-        names = [tuple(ids) for ids in prompts]
-        found = {name: self._kept[name] for name in names if name in self._kept}
-        missing = [name for name in dict.fromkeys(names) if name not in found]
-        if missing:
-            self.encoded += len(missing)
-            fresh = self._encode(missing)
-            fresh = fresh.trimmed() if len(missing) > 1 else fresh
-            found.update((name, TextCache((block,))) for name, block in zip(missing, fresh.blocks, strict=True))
-        for name in names:
-            self._keep(name, found[name])
-        return join_texts([found[name] for name in names])
+    def get(self, prompts: Sequence[str]) -> TextCache:
+        """One cache with ``prompts`` in order."""
+        return join_texts([self._one(prompt) for prompt in prompts])
 
     def clear(self) -> None:
         self._kept.clear()
         self.nbytes = 0
 
-    def _keep(self, name: tuple[int, ...], cache: TextCache) -> None:
-        if cache.nbytes > self._limit:
-            return
-        if name not in self._kept:
-            self._kept[name] = cache
+    def _one(self, prompt: str) -> TextCache:
+        cache = self._kept.get(prompt)
+        if cache is None:
+            cache = self._kept[prompt] = self._encode(prompt)
             self.nbytes += cache.nbytes
-        self._kept.move_to_end(name)
+            self.encoded += 1
+        self._kept.move_to_end(prompt)
         while self.nbytes > self._limit:
             self.nbytes -= self._kept.popitem(last=False)[1].nbytes
+        return cache
 
 
 def _rows(x: Tensor, index: Sequence[int]) -> Tensor:
