@@ -143,8 +143,8 @@ def _require_shapes(recording: Recording, columns: dict[str, NDArray], features:
     for name, value in columns.items():
         if value.shape[1:] != tuple(features[name]["shape"]) or len(value) != len(recording):
             raise InputError(
-                f"{recording.where}: {name} is {value.shape}, expected {(len(recording), *features[name]['shape'])} as in "
-                "the episodes before; leave the episode out with --skip"
+                f"{recording.where}: {name} is {value.shape}, the episodes before have (rows, "
+                f"{features[name]['shape']}); leave the episode out with --skip"
             )
 
 

@@ -23,6 +23,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from cosmos_robot.data.evidence import listed
 from cosmos_robot.data.findings import Finding
 from cosmos_robot.data.lerobot import CLOCK_WORDS, decode_image
 from cosmos_robot.data.recordings import Recording, Recordings
@@ -340,7 +341,7 @@ def _width(stored: h5py.Dataset) -> int:
     return int(np.prod(stored.shape[1:]))
 
 
-def _datasets(group: h5py.Group) -> list[str]:
+def _datasets(group: h5py.Group) -> str:
     found: list[str] = []
     group.visititems(lambda name, value: found.append(name) if isinstance(value, h5py.Dataset) else None)
-    return found
+    return listed(found, 12) or "nothing"

@@ -47,10 +47,11 @@ def open_recordings(
 
 
 def hdf5_files(path: Path) -> list[Path]:
-    """HDF5 files at or below ``path``, in a fixed order."""
+    """HDF5 files at or below ``path``, in a fixed order; hidden folders are left alone."""
     if path.is_file():
         return [path] if path.suffix in HDF5_SUFFIXES else []
-    return sorted(p for p in path.rglob("*") if p.suffix in HDF5_SUFFIXES and p.is_file())
+    found = (p for suffix in HDF5_SUFFIXES for p in path.rglob(f"*{suffix}") if p.is_file())
+    return sorted(p for p in found if not any(part.startswith(".") for part in p.relative_to(path).parts))
 
 
 def _found(path: Path) -> str:
