@@ -48,9 +48,7 @@ COMMANDS = {
         "cosmos_robot.backbone.cosmos3.commands:ckpt_list", "the shipped and the released checkpoints"
     ),
     "ckpt inspect": Command("cosmos_robot.backbone.cosmos3.commands:ckpt_inspect", "what a checkpoint holds", True),
-    "ckpt check": Command(
-        "cosmos_robot.backbone.cosmos3.commands:ckpt_check", "load a checkpoint and check all of it", True
-    ),
+    "ckpt check": Command("cosmos_robot.backbone.cosmos3.commands:ckpt_check", "load a checkpoint and check all of it"),
     "ckpt convert": Command("cosmos_robot.backbone.cosmos3.commands:ckpt_convert", "native to diffusers and back"),
     "probe": Command("cosmos_robot.envs.probes.command:main_probe", "prove a contract on a simulated robot", True),
     "contract list": Command("cosmos_robot.contract.commands:contract_list", "contracts and robots that are known"),
@@ -63,6 +61,7 @@ COMMANDS = {
     "contract check": Command(
         "cosmos_robot.envs.fit:contract_check", "whether a checkpoint fits a robot or an environment", True
     ),
+    "contract sheet": Command("cosmos_robot.envs.sheet:contract_sheet", "a picture of what a model would see", True),
     "contract schema": Command("cosmos_robot.contract.commands:contract_schema", "JSON schema of a contract"),
     "serve": Command("cosmos_robot.policies.serving:main_serve", "serve a checkpoint to robots and simulators"),
     "monitor": Command("cosmos_robot.serve.monitor:main_monitor", "watch a running policy server"),

@@ -58,17 +58,18 @@ def ckpt_inspect(checkpoint: str) -> None:
     _show(console, found)
 
 
-def ckpt_check(checkpoint: str) -> None:
+def ckpt_check(checkpoint: Positional[str], contract: str | None = None) -> None:
     """Load a checkpoint as a policy would: every file, key and shape, the contract, and that every weight is a number.
 
     Args:
         checkpoint: shipped or released name, folder or hub id.
+        contract: name or file, instead of the checkpoint's own; base models have none.
     """
     import torch
 
     from cosmos_robot.backbone.cosmos3.load import load_checkpoint
 
-    loaded = load_checkpoint(checkpoint)
+    loaded = load_checkpoint(checkpoint, contract=contract)
     for part in (loaded.transformer, loaded.vae):
         bad = [name for name, value in part.state_dict().items() if not torch.isfinite(value).all()]
         if bad:

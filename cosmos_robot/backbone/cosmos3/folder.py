@@ -45,7 +45,9 @@ class CheckpointFolder:
 
 
 _CONTRACT_REMEDY = (
-    "base models have none, since they serve many robots: write one beside the weights, or pass one when loading"
+    "base models have none, since they serve many robots, and released repositories hold none. 'cosmos-robot contract "
+    f"list' names those of this package: 'cosmos-robot contract show NAME --json > FOLDER/{CONTRACT_FILE}', "
+    "or pass one when loading"
 )
 
 

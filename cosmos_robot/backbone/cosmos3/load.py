@@ -32,6 +32,7 @@ from cosmos_robot.backbone.cosmos3.modules import fill, plan_module, writable_st
 from cosmos_robot.backbone.cosmos3.sampler import native_scheduler
 from cosmos_robot.backbone.cosmos3.weights import WEIGHTS, read_json
 from cosmos_robot.contract import Contract
+from cosmos_robot.contract.library import load_contract
 from cosmos_robot.errors import CheckpointError, ContractError, InputError
 
 _LOG = logging.getLogger(__name__)
@@ -55,21 +56,28 @@ class Checkpoint:
 
 
 def load_checkpoint(
-    ref: str | Path, *, device: str = "cpu", dtype: torch.dtype | None = None, contract: Contract | None = None
+    ref: str | Path,
+    *,
+    device: str = "cpu",
+    dtype: torch.dtype | None = None,
+    contract: Contract | str | Path | None = None,
 ) -> Checkpoint:
     """Load a shipped or released checkpoint by name, a local folder, or a hub id ``owner/name[@revision]``.
 
     dtype: of the weights in memory; None means float32 on a CPU and bfloat16 elsewhere (the time embedder stays
     float32 in any case). Weights stored in that type are used in place from their files, with no second copy.
-    contract: instead of the checkpoint's own; base models have none. Raises UnknownNameError, CheckpointError (missing
-    file, wrong key or shape, quantised weights, not enough memory), ContractError, or InputError for a device that is
-    not to be had.
+    contract: instead of the checkpoint's own, or its name or file; base models have none. Raises UnknownNameError,
+    CheckpointError (missing file, wrong key or shape, quantised weights, not enough memory), ContractError, or
+    InputError for a device that is not to be had.
     """
     usable = _usable(device)
     if dtype is None:
         dtype = torch.float32 if usable.type == "cpu" else torch.bfloat16
     found = find_checkpoint(ref, needs_contract=contract is None)
-    contract = contract or found.contract()
+    if contract is None:
+        contract = found.contract()
+    elif not isinstance(contract, Contract):
+        contract = load_contract(contract)
     plans = [
         plan_module(kind, found.parts[part])
         for kind, part in ((Cosmos3OmniTransformer, "transformer"), (AutoencoderKLWan, "vae"))

@@ -8,6 +8,7 @@ file of torch.save). Nothing that a file could run is run: pickles are read with
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -129,17 +130,17 @@ def _dcp_folder(path: Path) -> Path | None:
 
 def _open_dcp(path: Path) -> Source:
     folder = _dcp_folder(path)
-    reader = _SafeReader(folder)
-    entries = {
-        k: v for k, v in reader.read_metadata().state_dict_metadata.items() if isinstance(v, TensorStorageMetadata)
-    }
+    metadata = _read_metadata(folder)
+    entries = {k: v for k, v in metadata.state_dict_metadata.items() if isinstance(v, TensorStorageMetadata)}
     tensors = {key: _stored(folder, entry.size, entry.properties.dtype) for key, entry in entries.items()}
 
     def read(keys: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
         for key in keys:
             one = {key: torch.empty(entries[key].size, dtype=entries[key].properties.dtype)}
             try:
-                load_dcp(one, storage_reader=_SafeReader(folder), no_dist=True)
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "torch.distributed is disabled")  # it is meant to be
+                    load_dcp(one, storage_reader=_KnownReader(folder, metadata), no_dist=True)
             except Exception as error:  # wrapped by the library, whatever went wrong
                 raise CheckpointError(f"{folder}: {key} cannot be read: {error}; copy or save it again") from error
             yield key, one[key]
@@ -147,23 +148,31 @@ def _open_dcp(path: Path) -> Source:
     return Source("dcp", folder, {}, tensors, read)
 
 
-class _SafeReader(FileSystemReader):
-    """torch's reader, with metadata unpickled from a list of harmless types."""
+class _KnownReader(FileSystemReader):
+    """torch's reader with metadata that was read before, and safely."""
+
+    def __init__(self, folder: Path, metadata: Metadata):
+        super().__init__(folder)
+        self._metadata = metadata
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        path = Path(self.path) / ".metadata"
-        try:
-            with path.open("rb") as stream:
-                metadata = _Restricted(stream).load()
-        except CheckpointError:
-            raise
-        except Exception as error:  # a pickle can fail in any way
-            raise CheckpointError(f"{path} is not the metadata of a checkpoint: {error}") from error
-        if not isinstance(metadata, Metadata):
-            raise CheckpointError(f"{path} holds a {type(metadata).__name__}, expected a checkpoint's metadata")
-        metadata.storage_meta = metadata.storage_meta or StorageMeta()
-        metadata.storage_meta.load_id = self.load_id
-        return metadata
+        self._metadata.storage_meta.load_id = self.load_id
+        return self._metadata
+
+
+def _read_metadata(folder: Path) -> Metadata:
+    path = folder / ".metadata"
+    try:
+        with path.open("rb") as stream:
+            metadata = _Restricted(stream).load()
+    except CheckpointError:
+        raise
+    except Exception as error:  # a pickle can fail in any way
+        raise CheckpointError(f"{path} is not the metadata of a checkpoint: {error}") from error
+    if not isinstance(metadata, Metadata):
+        raise CheckpointError(f"{path} holds a {type(metadata).__name__}, expected a checkpoint's metadata")
+    metadata.storage_meta = metadata.storage_meta or StorageMeta()
+    return metadata
 
 
 class _Restricted(pickle.Unpickler):
