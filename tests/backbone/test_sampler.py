@@ -1,4 +1,4 @@
-"""What the golden cases of ``test_golden`` do not cover: Euler steps, guidance as two calls, samples in a batch."""
+"""What the recorded cases do not cover: Euler steps, guidance as two calls, samples in a batch, what is refused."""
 
 from __future__ import annotations
 
