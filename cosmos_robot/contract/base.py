@@ -8,7 +8,9 @@ from pydantic import BaseModel, ConfigDict
 class Spec(BaseModel):
     """A frozen value; unknown fields, NaN and infinity are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, json_schema_serialization_defaults_required=True
+    )
 
 
 def plain(value: object) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json as json_module
+from json import dumps
 from typing import Literal
 
+from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
@@ -73,7 +74,8 @@ def contract_schema(part: Literal["contract", "robot"] = "contract") -> None:
     Args:
         part: the whole contract, or the robot alone.
     """
-    print(json_module.dumps((Contract if part == "contract" else RobotSpec).model_json_schema(), indent=2))  # noqa: T201
+    model: type[BaseModel] = Contract if part == "contract" else RobotSpec
+    print(dumps(model.model_json_schema(mode="serialization"), indent=2))  # noqa: T201
 
 
 def contract_or_robot(ref: str) -> Contract | RobotSpec:

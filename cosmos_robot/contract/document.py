@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -75,13 +76,20 @@ class Contract(Spec):
 
 
 def read_contract(path: Path) -> Contract:
-    """The contract in the JSON file ``path``, of this version or older. Raises ContractError naming each fault."""
+    """The contract in the JSON file ``path``, of this version or older.
+
+    A file of this version states every field whose absence would leave a choice open. Raises ContractError naming each
+    fault.
+    """
     try:
         data = json.loads(path.read_text(), parse_constant=_refuse_constant)
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ContractError(f"{path} is not a contract, not even JSON: {error}") from error
     try:
-        return Contract.model_validate(migrated(_object(data), CONTRACT_VERSION))
+        contract = Contract.model_validate(migrated(_object(data), CONTRACT_VERSION))
+        if data["version"] == CONTRACT_VERSION:
+            _require_stated(data, contract.model_dump(mode="json"))
+        return contract
     except ValidationError as error:
         wrong = [f"{'.'.join(map(str, e['loc'])) or 'contract'}: {e['msg']}" for e in error.errors()]
         raise ContractError(
@@ -89,6 +97,25 @@ def read_contract(path: Path) -> Contract:
         ) from error
     except ContractError as error:
         raise ContractError(f"{path}: {error}") from error
+
+
+def _require_stated(data: Any, whole: Any) -> None:
+    """Raise ContractError naming the fields of ``whole`` that ``data`` leaves to a default which means something."""
+    missing = list(_unstated(data, whole, ""))
+    if missing:
+        raise ContractError("not stated, and nothing is guessed:" + "".join(f"\n  - {line}" for line in missing))
+
+
+def _unstated(data: Any, whole: Any, path: str) -> Iterator[str]:
+    if isinstance(whole, dict) and isinstance(data, dict):
+        for key, value in whole.items():
+            if key in data:
+                yield from _unstated(data[key], value, f"{path}{key}.")
+            elif value not in (None, "", []):
+                yield f"{path}{key} (for instance {json.dumps(value)})"
+    elif isinstance(whole, list) and isinstance(data, list):
+        for number, (one, other) in enumerate(zip(data, whole, strict=False)):
+            yield from _unstated(one, other, f"{path}{number}.")
 
 
 def _refuse_constant(name: str) -> float:
