@@ -68,7 +68,7 @@ def test_pc_11_every_wrong_orientation_shows(name: str) -> None:
 
 
 def test_pc_11_one_simulator_three_conventions() -> None:
-    """Raw OpenGL rows as seen by Cosmos 3 (turned by 180 degrees), Cosmos Policy (flipped) and LeRobot (as they are)."""
+    """Raw OpenGL rows as seen by Cosmos 3 (turned by 180 degrees), Cosmos Policy (flipped) and LeRobot (raw)."""
     true = letter_f(96, 96)
     raw = np.flipud(true)
     seen = {"mirror": raw[::-1, ::-1], "upright": np.flipud(raw), "flip_vertical": raw}
