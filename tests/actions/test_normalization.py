@@ -141,11 +141,15 @@ def test_range_map_reaches_both_ends_of_its_target() -> None:
 
 
 def test_bfloat16_rounds_to_nearest_even() -> None:
-    torch = pytest.importorskip("torch")
-    values = np.concatenate([RNG.standard_normal(2000), [0.0, -0.0, np.inf, 1 + 2**-8, 1 + 3 * 2**-8, 3e38]])
-    want = torch.tensor(values, dtype=torch.float32).to(torch.bfloat16).float().numpy()
-    np.testing.assert_array_equal(to_bfloat16(values), want)
+    step = 2.0**-7  # of bfloat16 between 1 and 2
+    given = [1 + 0.4 * step, 1 + 0.5 * step, 1 + 0.6 * step, 1 + 1.5 * step, -1 - 0.6 * step, 0.0, np.inf, 256.4]
+    want = [1, 1, 1 + step, 1 + 2 * step, -1 - step, 0, np.inf, 256]
+    np.testing.assert_array_equal(to_bfloat16(given), want)
     assert np.isnan(to_bfloat16([np.nan])).all()
+    values = RNG.standard_normal(2000)
+    rounded = to_bfloat16(values)
+    assert (np.abs(rounded - values) <= np.abs(values) * 2**-8).all()
+    np.testing.assert_array_equal(to_bfloat16(rounded), rounded)
 
 
 @pytest.mark.parametrize(
