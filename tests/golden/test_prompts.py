@@ -8,7 +8,7 @@ import pytest
 from images_in import source_canvas
 from pydantic import ValidationError
 
-from cosmos_robot.contract import PromptSpec
+from cosmos_robot.contract import PromptSpec, load_contract
 from cosmos_robot.errors import CosmosRobotError
 from cosmos_robot.images import aspect_name, auto_tier, image_size, tier_size
 from cosmos_robot.prompts import VIEWPOINTS, PromptFacts, left_to_right, render_prompt
@@ -89,11 +89,9 @@ def test_text_of_the_droid_server(case: dict[str, Any]) -> None:
     cfg = case["cfg"]
     canvas = source_canvas(*droid_source(case), cfg["resolution"])
     assert list(image_size(canvas)) == case["image_size"]
-    spec = PromptSpec(
-        template="action_json" if case["format_prompt_as_json"] else "action_plain",
-        viewpoint="concat_view",
-        layout_text=DROID_LAYOUT,
-    )
+    spec = load_contract("cosmos3-nano-droid").model.prompt
+    if not case["format_prompt_as_json"]:
+        spec = spec.model_copy(update={"template": "action_plain"})
     facts = PromptFacts(
         frames=cfg["action_chunk_size"] + 1,
         fps=int(cfg["conditioning_fps"]),
@@ -109,10 +107,6 @@ def droid_source(case: dict[str, Any]) -> tuple[int, int]:
     return case["cfg"].get("image_height", 540), case["cfg"].get("image_width", 640)
 
 
-DROID_LAYOUT = (
-    "The top row is from the wrist-mounted camera. The bottom row contains two horizontally concatenated "
-    "third-person perspective views of the scene from opposite sides, with the robot visible."
-)
 CAMERA_VIEWS = {"agentview": "third-person view", "wrist": "wrist-mounted camera"}
 
 
