@@ -148,10 +148,10 @@ def _fields(
         for aspect, verdict, why, by in _aspects(have, field, read_by_model=not expected_is_source):
             yield told(f"{path}.{aspect}", getattr(have, aspect), getattr(field, aspect), verdict, why, by)
     for name, left in given.items():
-        verdict: Verdict = "refuse" if expected_is_source else "warn"
-        yield told(
-            f"{side}.{name}", left, None, verdict, "the robot does not take it" if expected_is_source else "not read"
-        )
+        if expected_is_source:
+            yield told(f"{side}.{name}", left, None, "refuse", "the robot does not take it")
+        else:
+            yield told(f"{side}.{name}", left, None, "warn", "not read")
     names = [f.name for f in target]
     order = [f.name for f in source if f.name in names]
     if sorted(order) == sorted(names) and order != names:
@@ -195,8 +195,9 @@ def _grippers(
     source, target = (expected, actual) if expected_is_source else (actual, expected)
     decided = source.kind == "continuous" and target.kind == "binary"
     if (expected.open_value, expected.closed_value) != (actual.open_value, actual.closed_value):
-        ends = [f"{g.open_value:g} open, {g.closed_value:g} closed" for g in (expected, actual)]
-        yield Difference(f"{path}.values", *ends, *_verdict(gripper_conversion(source, target)))
+        want, have = (f"{g.open_value:g} open, {g.closed_value:g} closed" for g in (expected, actual))
+        step = gripper_conversion(source, target)
+        yield Difference(f"{path}.values", want, have, "convert", step.how, step.by)
     if decided:
         by = "cosmos_robot.actions.grippers:BinaryGripper"
         why = f"decided at openness {target.threshold:g}"

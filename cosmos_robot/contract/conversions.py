@@ -65,7 +65,7 @@ def unit_factor(source: str, target: str) -> float:
     return 1.0 if source == target else UNITS[source][1] / UNITS[target][1]
 
 
-def gripper_conversion(source: GripperSpec, target: GripperSpec) -> Conversion | Refusal:
+def gripper_conversion(source: GripperSpec, target: GripperSpec) -> Conversion:
     """From one pair of open and closed values to another. A target that takes only the two needs a decision, which a
     ``binary`` spec's threshold makes."""
     ends = (

@@ -12,6 +12,7 @@ from pydantic import ValidationError, model_validator
 from cosmos_robot.contract.base import Spec
 from cosmos_robot.contract.migration import migrated
 from cosmos_robot.contract.model import ModelSpec
+from cosmos_robot.contract.numbers import Statistics
 from cosmos_robot.contract.robot import RobotSpec
 from cosmos_robot.errors import ContractError
 
@@ -59,6 +60,21 @@ class Contract(Spec):
                     f"{what} statistics have {norm.statistics.width} dimensions, the model's {what} {width}"
                 )
         return self
+
+    def with_statistics(self, *, action: Statistics | None = None, state: Statistics | None = None) -> Contract:
+        """This contract with statistics in its normalisers, in place of those it has; None leaves a side as it is.
+
+        ``cosmos_robot.actions.statistics_files`` reads them from published files. Raises ContractError if they are of
+        another width or lack what the method needs.
+        """
+        data = self.model_dump()
+        for side, given in (("action", action), ("state", state)):
+            if given is not None:
+                data["model"][f"{side}_normalization"] |= {"statistics": given.model_dump()}
+        try:
+            return Contract.model_validate(data)
+        except ValidationError as error:
+            raise ContractError(f"{self.model.name}: {'; '.join(e['msg'] for e in error.errors())}") from error
 
     def save(self, folder: Path) -> Path:
         """Write ``contract.json`` into ``folder`` and return its path."""

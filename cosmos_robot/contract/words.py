@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -229,7 +229,7 @@ def _statistics(statistics: Statistics) -> str:
     return f"{rows}{statistics.width} dimensions: {', '.join(statistics.recorded)}"
 
 
-SAID: Final[dict[type[Any], Any]] = {
+SAID: Final[dict[type[Any], Callable[[Any], str]]] = {
     CameraSpec: _camera,
     FieldSpec: _field,
     GripperSpec: _gripper,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +13,7 @@ from hypothesis import strategies as st
 from cosmos_robot.actions.codec import Codec
 from cosmos_robot.actions.layouts import action_layout, state_layout
 from cosmos_robot.actions.rotations import convert
+from cosmos_robot.actions.statistics_files import choose_block, read_blocks
 from cosmos_robot.contract import (
     Contract,
     FieldSpec,
@@ -257,3 +261,55 @@ def test_hysteresis_needs_to_know_what_was() -> None:
     flat = codec.encode_actions(np.zeros((2, 7)))
     assert (codec.decode_actions(flat, was_open=True)[:, 6] == -1).all()
     assert (codec.decode_actions(flat, was_open=False)[:, 6] == 1).all()
+
+
+def test_published_statistics_make_a_contract_usable(tmp_path: Path) -> None:
+    numbers = {
+        f"{name}_{s}": [v] * n for name, n in (("actions", 7), ("proprio", 9)) for s, v in (("min", -2), ("max", 4))
+    }
+    path = tmp_path / "libero_dataset_statistics.json"
+    path.write_text(json.dumps(numbers))
+    blocks = read_blocks(path)
+    contract = load_contract("cosmos-policy-libero").with_statistics(action=blocks["actions"], state=blocks["proprio"])
+    codec = Codec(contract)
+    np.testing.assert_allclose(codec.encode_actions(np.full((1, 7), 1.0)), np.zeros((1, 7)))
+    np.testing.assert_allclose(codec.encode_state(np.full(9, -2.0)), np.full(9, -1.0))
+    with pytest.raises(ContractError, match="9 dimensions, the model's action 7"):
+        load_contract("cosmos-policy-libero").with_statistics(action=blocks["proprio"])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"one_dataset": {"action": {"min": [0], "max": [1]}}, "another": {"action": {"min": [0], "max": [2]}}},
+        {"actions_min": [0], "actions_max": [1], "proprio_min": [0], "proprio_max": [1]},
+    ],
+)
+def test_pc_21_an_ambiguous_file_lists_its_options(content: dict, tmp_path: Path) -> None:
+    path = tmp_path / "statistics.json"
+    path.write_text(json.dumps(content))
+    blocks = read_blocks(path)
+    with pytest.raises(InputError) as caught:
+        choose_block(blocks, method="minmax")
+    assert len(blocks) == 2 and all(name in str(caught.value) for name in blocks)
+
+
+def test_pc_21_the_method_is_the_contracts_not_the_files(tmp_path: Path) -> None:
+    """A file with several methods' numbers: the contract's method picks; one that it lacks is refused by name."""
+    path = tmp_path / "statistics.json"
+    path.write_text(json.dumps({"min": [0.0] * 7, "max": [1.0] * 7, "q01": [0.25] * 7, "q99": [0.75] * 7}))
+    given = read_blocks(path)[""]
+    rows = {}
+    for method in ("minmax", "quantile"):
+        contract = load_contract("cosmos-policy-libero")
+        norm = contract.model.action_normalization.model_copy(update={"method": method})
+        model = contract.model.model_copy(update={"action_normalization": norm})
+        rows[method] = Codec(contract.model_copy(update={"model": model}).with_statistics(action=given)).encode_actions(
+            np.full((1, 7), 0.75)
+        )
+    assert rows["minmax"][0, 0] == pytest.approx(0.5) and rows["quantile"][0, 0] == pytest.approx(1.0)
+    with pytest.raises(ContractError, match="meanstd"):
+        contract = load_contract("cosmos-policy-libero")
+        norm = contract.model.action_normalization.model_copy(update={"method": "meanstd"})
+        model = contract.model.model_copy(update={"action_normalization": norm})
+        contract.model_copy(update={"model": model}).with_statistics(action=given)
