@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from json import dumps
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import cosmos_robot
-from cosmos_robot.errors import CosmosRobotError, DependencyError, InputError, Interrupted, UnknownNameError
+from cosmos_robot.errors import CosmosRobotError, DependencyError, Interrupted, UnknownNameError
 from cosmos_robot.registry import Registry
 
 REFUSED, INTERRUPTED = 2, 130
@@ -39,7 +37,11 @@ COMMANDS = {
     ),
     "collect": Command("cosmos_robot.recipes:collect", "record scripted demonstrations as a LeRobot dataset"),
     "train": Command("cosmos_robot.recipes:train", "make a checkpoint by its recipe, from demonstrations to export"),
-    "bench": Command("cosmos_robot.cli:bench", "control steps per second, with and without pictures"),
+    "bench policy": Command("cosmos_robot.bench.commands:policy", "one action chunk, ours against diffusers"),
+    "bench candidates": Command("cosmos_robot.bench.commands:candidates", "many chunks at once, and their memory"),
+    "bench encode": Command("cosmos_robot.bench.commands:encode", "one picture through the autoencoder"),
+    "bench train-step": Command("cosmos_robot.bench.commands:train_step", "loss and gradients of one batch"),
+    "bench rendering": Command("cosmos_robot.bench.commands:rendering", "control steps a second, with pictures or not"),
     "data lint": Command("cosmos_robot.data.commands:lint", "what is wrong with a dataset, and its conventions", True),
     "data stats": Command("cosmos_robot.data.commands:stats", "statistics of one or several datasets", True),
     "data convert": Command("cosmos_robot.data.commands:convert", "any dataset as LeRobot v3", True),
@@ -174,43 +176,6 @@ def doctor() -> int:
         table.add_row(check.name, f"[{colour}]{check.status}[/]", check.detail, remedy)
     Console().print(table)
     return 0 if healthy(checks) else 1
-
-
-def bench(
-    env: str = "libero_object/0", steps: int = 200, episodes: int = 3, length: int = 110, json: Path | None = None
-) -> None:
-    """What pictures cost an environment: control steps per second without them, with them now and then, and on every
-    step; episodes per minute with pictures once per decision and on every step.
-
-    Args:
-        env: name of the environment.
-        steps: control steps of each measurement.
-        episodes: episodes of each measurement.
-        length: control steps of an episode.
-        json: file to write the figures to.
-    """
-    from rich.console import Console
-    from rich.table import Table
-
-    from cosmos_robot.bench.rendering import report
-    from cosmos_robot.envs import make
-
-    if min(steps, episodes, length) < 1:
-        raise InputError(f"expected steps, episodes and length of at least 1, got {steps}, {episodes} and {length}")
-    if json:
-        json.parent.mkdir(parents=True, exist_ok=True)
-    with make(env) as world:
-        figures = report(world, steps, episodes, length)
-    table = Table("pictures of all cameras", "control steps/s", "episodes/min", "pictures drawn", title=env, box=None)
-    for row in figures["control"]:
-        when = {0: "none", 1: "every step"}.get(row["every"], f"every {row['every']} steps")
-        table.add_row(when, f"{row['steps_per_second']:.1f}", "", str(row["pictures"]))
-    for row in figures["episodes"]:
-        when = "every step" if row["every"] == 1 else f"every {row['every']} steps"
-        table.add_row(f"{when}, with resets", "", f"{row['episodes_per_minute']:.1f}", str(row["pictures"]))
-    Console().print(table)
-    if json:
-        json.write_text(dumps(figures, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -76,7 +76,20 @@ def test_report_holds_its_own_ratio() -> None:
 
 def test_command_prints_rows_and_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "bench.json"
-    words = ["bench", "--env", "fake/0", "--steps", "8", "--episodes", "1", "--length", "9", "--json", str(out)]
+    words = [
+        "bench",
+        "rendering",
+        "--env",
+        "fake/0",
+        "--steps",
+        "8",
+        "--episodes",
+        "1",
+        "--length",
+        "9",
+        "--json",
+        str(out),
+    ]
     assert cli.main(words) == 0
     printed = capsys.readouterr().out
     for row in ("none", "every 8 steps", "every step", "every 8 steps, with resets"):
@@ -85,5 +98,5 @@ def test_command_prints_rows_and_writes_json(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_command_refuses_an_unknown_environment(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "--env", "fake/9"]) == cli.REFUSED
+    assert cli.main(["bench", "rendering", "--env", "fake/9"]) == cli.REFUSED
     assert "unknown" in capsys.readouterr().err

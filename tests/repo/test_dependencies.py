@@ -14,8 +14,8 @@ MAY_IMPORT = {
     "hardware": {CORE, "envs"},
     "eval": {CORE, "envs", "policies", "planning", "hardware"},
 }
-# The command line and the recipes put the parts together, so they see all of them.
-COMPOSERS = ("cosmos_robot.cli", "cosmos_robot.recipes")
+# The command line, the recipes and the benchmarks' commands put the parts together, so they see all of them.
+COMPOSERS = ("cosmos_robot.cli", "cosmos_robot.recipes", "cosmos_robot.bench.commands")
 
 
 def layer(module: str) -> str:

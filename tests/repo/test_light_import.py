@@ -56,7 +56,7 @@ def test_overview_works_without_the_heavy_packages() -> None:
 
 
 def test_a_command_without_its_extra_says_what_to_install() -> None:
-    done = run_without_heavy("from cosmos_robot.cli import main; sys.exit(main(['bench']))")
+    done = run_without_heavy("from cosmos_robot.cli import main; sys.exit(main(['bench', 'rendering']))")
     assert done.returncode == 2, done.stderr
     assert "pip install 'cosmos-robot[libero]'" in done.stderr
     assert "Traceback" not in done.stderr

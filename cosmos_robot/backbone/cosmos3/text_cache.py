@@ -96,6 +96,11 @@ class TextStore:
     def __len__(self) -> int:
         return len(self._kept)
 
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """Those that are kept, the least recently used first."""
+        return tuple(self._kept)
+
     def get(self, prompts: Sequence[str]) -> TextCache:
         """One cache with ``prompts`` in order."""
         return join_texts([self._one(prompt) for prompt in prompts])

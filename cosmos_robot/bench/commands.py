@@ -1,0 +1,186 @@
+"""``cosmos-robot bench rendering|policy|candidates|encode|train-step``: figures on the screen, or as JSON."""
+
+from __future__ import annotations
+
+import sys
+from json import dumps
+from pathlib import Path
+from typing import Any, Literal
+
+from cosmos_robot.errors import InputError
+
+SCREEN = Path("-")
+
+
+def rendering(
+    env: str = "libero_object/0", steps: int = 200, episodes: int = 3, length: int = 110, json: Path | None = None
+) -> None:
+    """What pictures cost an environment: control steps per second without them, with them now and then, and on every
+    step; episodes per minute with pictures once per decision and on every step.
+
+    Args:
+        env: name of the environment.
+        steps: control steps of each measurement.
+        episodes: episodes of each measurement.
+        length: control steps of an episode.
+        json: file to write the figures to, - for the screen.
+    """
+    from cosmos_robot.bench.rendering import report
+    from cosmos_robot.envs import make
+
+    if min(steps, episodes, length) < 1:
+        raise InputError(f"expected steps, episodes and length of at least 1, got {steps}, {episodes} and {length}")
+    _check(json)
+    with make(env) as world:
+        figures = report(world, steps, episodes, length)
+    if json != SCREEN:
+        _show_rendering(env, figures)
+    _write(figures, json)
+
+
+def policy(
+    shape: Literal["tiny", "nano-slice"] = "tiny",
+    repeats: int = 5,
+    dtype: Literal["float32", "bfloat16"] | None = None,
+    threads: int | None = None,
+    json: Path | None = None,
+) -> None:
+    """One policy chunk of ours against diffusers: same weights, picture, text and noise, in turns.
+
+    Args:
+        shape: tiny is a whole policy of about 10 M parameters against the pipeline; nano-slice is two layers of
+            Cosmos3-Nano's widths in DROID's layout against the forward (minutes, and 6 GB of memory).
+        repeats: timed turns (tiny only; nano-slice compares each of its four steps).
+        dtype: of weights and products; float32 for tiny, bfloat16 for nano-slice unless given.
+        threads: of torch, as many as it takes itself unless given.
+        json: file to write the figures to, - for the screen.
+    """
+    _prepare(threads, json)
+    if shape == "nano-slice":
+        import torch
+
+        from cosmos_robot.bench.forward import DROID, slice_report
+        from cosmos_robot.contract.library import load_contract
+
+        figures = slice_report(load_contract(DROID), getattr(torch, dtype or "bfloat16"), progress=_say)
+    else:
+        if dtype == "bfloat16":
+            raise InputError("bench policy --shape tiny compares in float32; bfloat16 is for nano-slice")
+        from cosmos_robot.bench.policy import policy_report
+
+        figures = policy_report(_joint_policy, repeats, _say)
+    _report(figures, json)
+
+
+def candidates(n: int = 8, repeats: int = 3, threads: int | None = None, json: Path | None = None) -> None:
+    """Several candidate chunks of one observation, as one batch, against as many pipeline calls; and peak memory.
+
+    Args:
+        n: candidates.
+        repeats: timed turns.
+        threads: of torch, as many as it takes itself unless given.
+        json: file to write the figures to, - for the screen.
+    """
+    _prepare(threads, json)
+    from cosmos_robot.bench.policy import candidates_report
+
+    _report(candidates_report(_joint_policy, n, repeats, _say), json)
+
+
+def encode(repeats: int = 5, vae_width: int = 8, threads: int | None = None, json: Path | None = None) -> None:
+    """The first frame alone through the autoencoder, against the whole clip that the pipeline encodes.
+
+    Args:
+        repeats: timed turns.
+        vae_width: channels that the random autoencoder starts with; 160 in the released one.
+        threads: of torch, as many as it takes itself unless given.
+        json: file to write the figures to, - for the screen.
+    """
+    _prepare(threads, json)
+    from cosmos_robot.bench.policy import encode_report
+
+    _report(encode_report(repeats, vae_width, _say), json)
+
+
+def train_step(batch: int = 16, repeats: int = 3, threads: int | None = None, json: Path | None = None) -> None:
+    """Loss and gradients of one batch, against diffusers' packed forward sample by sample.
+
+    Args:
+        batch: samples.
+        repeats: timed turns.
+        threads: of torch, as many as it takes itself unless given.
+        json: file to write the figures to, - for the screen.
+    """
+    _prepare(threads, json)
+    from cosmos_robot.bench.forward import train_step_report
+
+    _report(train_step_report(batch, repeats, _say), json)
+
+
+def _joint_policy(checkpoint: Any) -> Any:
+    from cosmos_robot.policies.cosmos3 import Cosmos3JointPolicy
+
+    return Cosmos3JointPolicy(checkpoint)
+
+
+def _prepare(threads: int | None, json: Path | None) -> None:
+    _check(json)
+    if threads is not None:
+        if threads < 1:
+            raise InputError(f"expected at least 1 thread, got {threads}")
+        import torch
+
+        torch.set_num_threads(threads)
+
+
+def _check(json: Path | None) -> None:
+    if json and json != SCREEN:
+        json.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _say(words: str) -> None:
+    sys.stderr.write(f"{words}\n")
+
+
+def _report(figures: dict[str, Any], json: Path | None) -> None:
+    if json != SCREEN:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table("figure", "value", box=None, title=f"bench {figures['bench']}")
+        for name, value in _flat(figures):
+            table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))
+        Console().print(table)
+    _write(figures, json)
+
+
+def _flat(figures: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = []
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            rows += _flat(value, f"{prefix}{name}.")
+        elif not isinstance(value, list):
+            rows.append((prefix + name, value))
+    return rows
+
+
+def _show_rendering(env: str, figures: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("pictures of all cameras", "control steps/s", "episodes/min", "pictures drawn", title=env, box=None)
+    for row in figures["control"]:
+        when = {0: "none", 1: "every step"}.get(row["every"], f"every {row['every']} steps")
+        table.add_row(when, f"{row['steps_per_second']:.1f}", "", str(row["pictures"]))
+    for row in figures["episodes"]:
+        when = "every step" if row["every"] == 1 else f"every {row['every']} steps"
+        table.add_row(f"{when}, with resets", "", f"{row['episodes_per_minute']:.1f}", str(row["pictures"]))
+    Console().print(table)
+
+
+def _write(figures: dict[str, Any], json: Path | None) -> None:
+    text = dumps(figures, indent=2) + "\n"
+    if json == SCREEN:
+        sys.stdout.write(text)
+    elif json:
+        json.write_text(text)

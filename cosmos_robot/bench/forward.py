@@ -1,0 +1,269 @@
+"""The forward itself against diffusers' packed forward: at Nano's true widths, and as a training step."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from diffusers import Cosmos3OmniTransformer
+from torch import Tensor
+
+from cosmos_robot.backbone.cosmos3.layout import TokenPlan, contract_plan
+from cosmos_robot.backbone.cosmos3.runtime import TextCache, encode_text, velocity
+from cosmos_robot.backbone.cosmos3.sampler import denoise
+from cosmos_robot.backbone.cosmos3.text import build_word_tokenizer, prompt_tokens
+from cosmos_robot.bench.harness import Pair, Progress, interleave, machine, matmul_rate, quiet, timed
+from cosmos_robot.bench.subjects import (
+    DOMAIN,
+    INSTRUCTION,
+    WIDTH,
+    bench_contract,
+    nano_slice,
+    packed,
+    packed_velocity,
+    parameters,
+    tiny_checkpoint,
+)
+from cosmos_robot.contract import Contract, SamplerSpec
+from cosmos_robot.prompts import prompt_facts, render_prompt
+
+DROID = "cosmos3-nano-droid"
+DROID_GRID, DROID_WIDTH = (33, 40), 8
+
+
+@dataclass(frozen=True)
+class Work:
+    """One denoising step of one sample: the forward with the prompt and the one without."""
+
+    transformer: Cosmos3OmniTransformer
+    plan: TokenPlan
+    prompts: tuple[list[int], list[int]]
+    domain: int
+    width: int
+
+
+def slice_report(
+    contract: Contract, dtype: torch.dtype = torch.bfloat16, layers: int = 2, steps: int = 4, progress: Progress = quiet
+) -> dict[str, Any]:
+    """A denoising run at Nano's widths in DROID's layout. At each step both sides compute the guided velocity of the
+    same state in turn; ours leads. The peer is diffusers' forward, called twice a step as the pipeline calls it.
+
+    ``gemm_share``: operations of our forward per second over the rate of one plain product of the feed-forward layer's
+    shape, measured before each step.
+    """
+    tokenizer = build_word_tokenizer([INSTRUCTION])
+    text = render_prompt(contract.model.prompt, INSTRUCTION, prompt_facts(contract))
+    prompts = (prompt_tokens(tokenizer, text), prompt_tokens(tokenizer, ""))
+    progress("random weights")
+    transformer = nano_slice(layers, len(tokenizer), dtype)
+    work = Work(transformer, contract_plan(contract, "wam", DROID_GRID), prompts, DOMAIN, DROID_WIDTH)
+    with torch.inference_mode():
+        run = _stepwise(work, steps, dtype, progress)
+    config, tokens = transformer.config, work.plan.latent_grid[0] * work.plan.patches(2)
+    flops = step_flops(work)
+    rate = statistics.median(run.rates)
+    return {
+        "bench": "policy",
+        "shape": "nano-slice",
+        "peer": "diffusers Cosmos3OmniTransformer.forward, two calls a step",
+        "parameters": parameters(transformer),
+        "widths": {"hidden": config.hidden_size, "layers": layers, "vision_tokens": tokens, "rows": work.plan.rows},
+        "text_tokens": [len(ids) for ids in prompts],
+        **run.pair.as_json(),
+        "gemm_share": statistics.median(
+            flops / seconds / near for seconds, near in zip(run.pair.ours, run.rates, strict=True)
+        ),
+        "step_flops": flops,
+        "matmul_flops_per_s": {"median": rate, "runs": run.rates},
+        "max_abs_diff": run.difference,
+        "max_abs_peer": run.largest,
+        **machine(dtype),
+    }
+
+
+@dataclass(frozen=True)
+class _Run:
+    pair: Pair
+    rates: list[float]
+    difference: float
+    largest: float
+
+
+def _stepwise(work: Work, steps: int, dtype: torch.dtype, progress: Progress) -> _Run:
+    config = work.transformer.config
+    generator = torch.Generator().manual_seed(0)
+    latents = torch.randn(1, config.latent_channel, *work.plan.latent_grid, generator=generator)
+    rows = torch.randn(1, work.plan.rows, work.width, generator=generator)
+    text = encode_text(work.transformer, list(work.prompts))
+    statics = [packed(work.transformer, work.plan, ids, work.domain) for ids in work.prompts]
+    tokens = work.plan.latent_grid[0] * work.plan.patches(config.latent_patch_size) + work.plan.rows
+    taken: list[tuple[float, float]] = []
+    rates, differences, largest = [], [], []
+
+    def branches(state: Tensor, timestep: int, guided: bool) -> tuple[Tensor, Tensor]:
+        video = state[:, : latents.numel()].view(latents.shape)
+        actions = state[:, latents.numel() :].view(rows.shape)
+        time = torch.tensor([float(timestep)])
+        rates.append(matmul_rate(dtype, tokens, config.hidden_size, config.intermediate_size))
+        progress(f"step {len(taken) + 1} of {steps}, ours")
+        ours_s, ours = timed(lambda: _ours(work, text, video, actions, time))
+        progress(f"step {len(taken) + 1} of {steps}, peer")
+        peer_s, peer = timed(lambda: [_peer(work, static, video, actions, time[0]) for static in statics])
+        taken.append((ours_s, peer_s))
+        differences.extend(float((a - b).abs().max()) for a, b in zip(ours, peer, strict=True))
+        largest.extend(float(b.abs().max()) for b in peer)
+        return ours[0][None], ours[1][None]
+
+    settings = SamplerSpec(solver="unipc", steps=steps, shift=5.0, guidance=3.0)
+    start = torch.cat([latents.flatten(1), rows.flatten(1)], dim=1)
+    denoise(branches, start, settings)
+    pair = Pair(tuple(a for a, _ in taken), tuple(b for _, b in taken))
+    return _Run(pair, rates, max(differences), max(largest))
+
+
+def _ours(work: Work, text: TextCache, video: Tensor, actions: Tensor, time: Tensor) -> Tensor:
+    """(2, M) flat velocities with and without the prompt, zero at what is given."""
+    out = velocity(
+        work.transformer, work.plan, text, [[0], [1]], video, actions, time, [work.domain], ("video", "action")
+    )
+    rows = torch.zeros(2, *actions.shape[1:])
+    rows[:, list(work.plan.noisy_rows)] = out.action
+    return torch.cat([out.video.flatten(1), rows.flatten(1)], dim=1)
+
+
+def _peer(work: Work, static: dict[str, Any], video: Tensor, actions: Tensor, time: Tensor) -> Tensor:
+    found = packed_velocity(work.transformer, static, video[0], actions[0], time)
+    return torch.cat([found[0].flatten(), found[1][:, : work.width].flatten()])
+
+
+def step_flops(work: Work) -> int:
+    """Multiplications and additions that our forward of both branches needs: products of the layers, and attention. Not
+    counted: the text half, embedding and heads, everything element by element."""
+    config, plan = work.transformer.config, work.plan
+    hidden, heads = config.hidden_size, config.num_attention_heads * config.head_dim
+    keys = 2 * config.num_key_value_heads * config.head_dim
+    mlp = (3 if config.hidden_act == "silu" else 2) * config.intermediate_size
+    per_frame = plan.patches(config.latent_patch_size)
+    tokens = plan.latent_grid[0] * per_frame + plan.rows
+    wanted = len(plan.noisy_frames) * per_frame + len(plan.noisy_rows)
+    products = attention = 0
+    for layer in range(config.num_hidden_layers):
+        shown = wanted if layer == config.num_hidden_layers - 1 else tokens
+        entering = 1 if layer == 0 else 2
+        products += hidden * (entering * (tokens * keys + shown * heads) + 2 * shown * (heads + mlp))
+        attention += sum(2 * shown * (tokens + len(ids)) * heads for ids in work.prompts)
+    return 2 * (products + attention)
+
+
+def train_step_report(batch: int = 16, repeats: int = 3, progress: Progress = quiet) -> dict[str, Any]:
+    """Loss and gradients of a batch of the tiny policy shape, two samples to a prompt, against the packed forward of
+    diffusers' module sample by sample. Same weights, inputs, noise and loss."""
+    contract = bench_contract()
+    checkpoint = tiny_checkpoint(contract)
+    transformer = checkpoint.transformer
+    side = contract.model.canvas.height // checkpoint.vae.config.scale_factor_spatial
+    plan = contract_plan(contract, "wam", (side, side))
+    batchful = _TrainBatch.draw(checkpoint, plan, batch)
+
+    def gradients(loss: Tensor) -> dict[str, Tensor]:
+        transformer.zero_grad()
+        loss.backward()
+        return {name: p.grad.clone() for name, p in transformer.named_parameters() if p.grad is not None}
+
+    def ours() -> tuple[float, dict[str, Tensor]]:
+        loss = batchful.ours(transformer, plan)
+        return float(loss.detach()), gradients(loss)
+
+    def theirs() -> tuple[float, dict[str, Tensor]]:
+        transformer.zero_grad()
+        total = 0.0
+        for loss in batchful.peer(transformer, plan):
+            loss.backward()
+            total += float(loss.detach())
+        return total, {name: p.grad.clone() for name, p in transformer.named_parameters() if p.grad is not None}
+
+    pair = interleave(ours, theirs, repeats, progress=progress)
+    (loss, mine), (peer_loss, expected) = ours(), theirs()
+    found = pair.as_json()
+    return {
+        "bench": "train-step",
+        "peer": "diffusers Cosmos3OmniTransformer.forward and backward, sample by sample",
+        "batch": batch,
+        "prompts": len(batchful.prompts),
+        "text_tokens": [len(ids) for ids in batchful.prompts],
+        "generation_tokens": plan.latent_grid[0] * plan.patches(2) + plan.rows,
+        **found,
+        "samples_per_s": {side: batch / found[side]["median_s"] for side in ("ours", "peer")},
+        "loss_abs_diff": abs(loss - peer_loss),
+        "gradient_max_abs_diff": max(float((mine[n] - expected[n]).abs().max()) for n in mine),
+        "gradient_max_relative_diff": max(
+            float((mine[n] - expected[n]).abs().max() / expected[n].abs().max().clamp_min(1e-12)) for n in mine
+        ),
+        "gradients_missing": sorted(n for n in expected if n not in mine and bool(expected[n].any())),
+        **machine(torch.float32),
+    }
+
+
+@dataclass(frozen=True)
+class _TrainBatch:
+    prompts: list[list[int]]
+    index: list[int]
+    latents: Tensor
+    rows: Tensor
+    video_target: Tensor
+    action_target: Tensor
+    timestep: Tensor
+
+    @staticmethod
+    def draw(checkpoint: Any, plan: TokenPlan, batch: int) -> _TrainBatch:
+        contract, config = checkpoint.contract, checkpoint.transformer.config
+        words = INSTRUCTION.split()
+        facts = prompt_facts(contract)
+        prompts = []
+        for number in range(
+            max(1, batch // 2)
+        ):  # instructions of the same words in turned order: as long, not the same
+            turned = " ".join(words[number % len(words) :] + words[: number % len(words)])
+            text = render_prompt(contract.model.prompt, turned, facts)
+            prompts.append(prompt_tokens(checkpoint.tokenizer, text))
+        generator = torch.Generator().manual_seed(0)
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(batch, *shape, generator=generator)
+
+        grid, rows = (config.latent_channel, *plan.latent_grid), (plan.rows, WIDTH)
+        return _TrainBatch(
+            prompts,
+            [number % len(prompts) for number in range(batch)],
+            normal(*grid),
+            normal(*rows),
+            normal(*grid)[:, :, list(plan.noisy_frames)],
+            normal(*rows),
+            torch.rand(batch, generator=generator) * 1000,
+        )
+
+    def ours(self, transformer: Cosmos3OmniTransformer, plan: TokenPlan) -> Tensor:
+        text = encode_text(transformer, self.prompts)
+        domains = [DOMAIN] * len(self.index)
+        out = velocity(
+            transformer, plan, text, self.index, self.latents, self.rows, self.timestep, domains, ("video", "action")
+        )
+        video = out.video[:, :, list(plan.noisy_frames)]
+        return self._loss(video, self.video_target) + self._loss(out.action, self.action_target)
+
+    def peer(self, transformer: Cosmos3OmniTransformer, plan: TokenPlan) -> Any:
+        """The share of each sample in the same loss, one after the other."""
+        for b, prompt in enumerate(self.index):
+            static = packed(transformer, plan, self.prompts[prompt], DOMAIN)
+            video, action = packed_velocity(transformer, static, self.latents[b], self.rows[b], self.timestep[b])
+            action = action[list(plan.noisy_rows), :WIDTH]
+            yield self._loss(video[:, list(plan.noisy_frames)], self.video_target[b]) + self._loss(
+                action, self.action_target[b]
+            )
+
+    def _loss(self, found: Tensor, target: Tensor) -> Tensor:
+        """Squared errors over their number in one sample and over the batch: the sum over samples is the batch's mean."""
+        per_sample = self.video_target[0].numel() if found.ndim >= 4 else self.action_target[0].numel()
+        return (found - target).square().sum() / (len(self.index) * per_sample)
