@@ -7,13 +7,14 @@ import os
 import signal
 import threading
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from cosmos_robot.errors import InputError
 from cosmos_robot.serve.server import ServerSettings, ZmqServer
 from cosmos_robot.serve.service import Models, Service, ServiceSettings
+from cosmos_robot.serve.views import Pictures
 
 TOKEN_VARIABLE = "COSMOS_ROBOT_TOKEN"
 
@@ -28,6 +29,9 @@ class ServeConfig:
     COSMOS_ROBOT_TOKEN.
     openpi_port: also speak openpi's websocket protocol on this port (8000 is what its clients expect).
     gr00t_port: also speak GR00T's ZMQ protocol on this port.
+    pictures: what other people's clients may send: pictures of the contract's size only, or resized ones.
+    openpi_rows: rows of a reply to openpi's clients, all if not given; its DROID example wants exactly 10.
+    roboarena: greet openpi's clients with RoboArena's six keys, as its checker demands.
     page_port: also show a page of health and latency on http://127.0.0.1:PORT.
     device: torch device.
     batch: most questions answered in one batch.
@@ -38,6 +42,9 @@ class ServeConfig:
     host: str = "127.0.0.1"
     openpi_port: int | None = None
     gr00t_port: int | None = None
+    pictures: Pictures = "exact"
+    openpi_rows: int | None = None
+    roboarena: bool = False
     page_port: int | None = None
     device: str = "cpu"
     batch: int = 8
@@ -75,10 +82,21 @@ def listen(
     service: Service, settings: ServerSettings, config: ServeConfig, stack: contextlib.ExitStack
 ) -> list[tuple[str, str]]:
     """Start what ``config`` asks for; ``stack`` ends it again. Returns names and addresses."""
-    servers: list[tuple[str, ZmqServer]] = [("zmq", ZmqServer(service, settings))]
+    servers: list[tuple[str, Any]] = [("zmq", ZmqServer(service, settings))]
     ports = [p for p in (config.port, config.openpi_port, config.gr00t_port, config.page_port) if p]
     if len(set(ports)) != len(ports):
         raise InputError(f"ports {ports}: each protocol needs a port of its own")
+    if config.openpi_port is not None:
+        from cosmos_robot.serve.openpi import OpenpiServer, OpenpiSettings
+
+        shared = {"host": settings.host, "token": settings.token, "pictures": config.pictures}
+        openpi = OpenpiSettings(port=config.openpi_port, roboarena=config.roboarena, rows=config.openpi_rows, **shared)
+        servers.append(("openpi", OpenpiServer(service, openpi)))
+    if config.gr00t_port is not None:
+        from cosmos_robot.serve.gr00t import Gr00tServer, Gr00tSettings
+
+        gr00t = Gr00tSettings(settings.host, config.gr00t_port, settings.token, pictures=config.pictures)
+        servers.append(("gr00t", Gr00tServer(service, gr00t)))
     if config.page_port is not None:
         from cosmos_robot.serve.page import StatusPage
 

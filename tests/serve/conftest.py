@@ -2,49 +2,28 @@
 
 from __future__ import annotations
 
-import threading
-import time
+import socket
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
+sys.path.insert(0, str(Path(__file__).parent))
+
+from tests_serve import EchoPolicy
+
 from cosmos_robot.contract import Contract
+from cosmos_robot.contract.library import load_contract
 from cosmos_robot.serve.client import PolicyClient
 from cosmos_robot.serve.server import ServerSettings, ZmqServer
 from cosmos_robot.serve.service import Models, Service, ServiceSettings
-from cosmos_robot.types import ActionChunk, Observation
-
-
-class EchoPolicy:
-    """Every value of a chunk is the seed of its question, so that a mixed-up answer shows."""
-
-    def __init__(self, contract: Contract):
-        self.contract = contract
-        self.batches: list[int] = []
-        self.seeds: list[int] = []
-        self.delay_s = 0.0
-        self.fail: BaseException | None = None
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def act(self, observations, seeds, committed=None):
-        self.batches.append(len(observations))
-        self.seeds += list(seeds)
-        self.gate.wait(30)
-        time.sleep(self.delay_s)
-        if self.fail is not None:
-            raise self.fail
-        shape = (self.contract.model.chunk, self.contract.robot.action_width)
-        return [
-            ActionChunk(np.full(shape, float(s)), self.contract.robot.rate_hz, o.time)
-            for o, s in zip(observations, seeds, strict=True)
-        ]
+from cosmos_robot.types import Observation
 
 
 @pytest.fixture(scope="session")
 def contract() -> Contract:
-    return Contract.load(find_checkpoint("tiny-libero").folder)
+    return load_contract("tiny-libero")
 
 
 @pytest.fixture
@@ -84,8 +63,6 @@ def observation(contract) -> Observation:
 @pytest.fixture
 def free_port() -> int:
     """A port that nobody listens on."""
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
