@@ -77,6 +77,7 @@ EXTRAS = {
     "transformers": "model",
     "safetensors": "model",
     "accelerate": "model",
+    "websockets": "model",
     "gymnasium": "libero",
     "mujoco": "libero",
     "libero": "libero",

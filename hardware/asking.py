@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cosmos_robot.policies.base import Policy
+from cosmos_robot.serve.service import Acting
 from cosmos_robot.types import ActionChunk, Observation
 
 
@@ -55,7 +55,7 @@ class FuturePending:
 class InProcess:
     """A policy on a thread of this process."""
 
-    def __init__(self, policy: Policy):
+    def __init__(self, policy: Acting):
         self._policy = policy
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="policy")
 
