@@ -55,7 +55,7 @@ def read_observation(contract: Contract, data: Mapping[str, Any], pictures: Pict
     elif "observation/state" in data:
         images, state = _libero(contract.robot, data)
     elif "observation/image" in data:
-        images, state = _composed(contract, data)
+        images, state = _composed(contract, data, pictures)
     else:
         images, state = _by_name(contract.robot, data)
     return Observation(_fitted(contract.robot, images, pictures), state, text)
@@ -80,7 +80,7 @@ def _counted_from_one(name: str) -> str:
     return "_".join(parts)
 
 
-def _composed(contract: Contract, data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _composed(contract: Contract, data: Mapping[str, Any], pictures: Pictures) -> tuple[dict[str, Any], dict[str, Any]]:
     """The canvas taken apart: each place's pixels, repeated where the place is a whole fraction of the camera's size,
     so that composing again gives the same canvas."""
     canvas, robot = contract.model.canvas, contract.robot
@@ -88,6 +88,8 @@ def _composed(contract: Contract, data: Mapping[str, Any]) -> tuple[dict[str, An
     height, width = (
         (canvas.composed.height, canvas.composed.width) if canvas.composed else (canvas.height, canvas.width)
     )
+    if pictures == "resized" and picture.shape[0] * width == picture.shape[1] * height:
+        picture = _resized(picture, height, width)
     if picture.shape[:2] != (height, width):
         raise InputError(f"observation/image: expected the composed {height}x{width} picture, got {picture.shape[:2]}")
     images = {}
