@@ -6,12 +6,11 @@ them, ``log.jsonl`` keeps what became of every job, with the reason where it was
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,8 @@ from cosmos_robot.data.sheet import write_sheet
 from cosmos_robot.data.staging import Staging
 from cosmos_robot.data.store import EpisodeStore, write_dataset
 from cosmos_robot.data.workers import Demonstrator, DemonstratorSpec, Job, NotDemonstrated, Result, WorkerPool
-from cosmos_robot.errors import CheckpointError, InputError, Interrupted, WorkerError
+from cosmos_robot.errors import InputError, Interrupted, WorkerError
+from cosmos_robot.ownership import owned
 
 __all__ = ["Collection", "Demonstrator", "DemonstratorSpec", "Job", "NotDemonstrated", "collect", "record"]
 
@@ -112,7 +112,7 @@ def record(
         raise InputError(f"workers: got {workers}, expected at least 1")
     _require_distinct(jobs)
     folder = staging_folder(out)
-    with _owned(folder):
+    with owned(folder, f"collecting into {folder}"):
         _require_same(folder, demonstrator, robot)
         staging = Staging(folder)
         staging.clean()
@@ -211,15 +211,3 @@ def _require_same(folder: Path, demonstrator: DemonstratorSpec, robot: RobotSpec
                 f"{folder} was begun with another {part}:\n  got      {own[part]}\n  expected {found.get(part)}\n"
                 "choose another output, or delete that folder to begin anew"
             )
-
-
-@contextmanager
-def _owned(folder: Path) -> Iterator[None]:
-    """Hold the staging folder for this process; the system lets go of it however the process ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise CheckpointError(f"another process is collecting into {folder}; wait for it or stop it") from error
-        yield

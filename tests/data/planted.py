@@ -7,6 +7,7 @@ before a fixed background, a camera on the hand sees something else.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 import oracle_sets as sets
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 SIZE, ROWS, EPISODES, FPS = 48, 60, 6, 10
 SPEED = 0.02
@@ -101,6 +104,11 @@ def write_v21(folder: Path, episodes: list[Take]) -> Path:
             "action": ["dx", "dy", "dz", "rx", "ry", "rz", "gripper"],
         },
     )
+
+
+def rotated(episodes: list[Take], by: int) -> list[Take]:
+    """The same episodes beginning with number ``by``, so that every fault spoils another one."""
+    return episodes[by % len(episodes) :] + episodes[: by % len(episodes)]
 
 
 Spoiler = Callable[[list[Take]], None]
@@ -226,3 +234,56 @@ IN_THE_NUMBERS: dict[str, tuple[str, Spoiler]] = {
     "slow stamps": ("rate", _slow_stamps),
 }
 """What is spoilt: the code that must be found, and how."""
+
+
+def _table(folder: Path, change: Callable, episode: int = 2) -> None:
+    path = folder / f"data/chunk-000/episode_{episode:06d}.parquet"
+    pq.write_table(change(pq.read_table(path)), path)
+
+
+def _video(folder: Path, episode: int = 2, camera: str = "agentview") -> Path:
+    return folder / f"videos/chunk-000/observation.images.{camera}/episode_{episode:06d}.mp4"
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _count(folder: Path) -> None:
+    info = json.loads((folder / "meta/info.json").read_text())
+    (folder / "meta/info.json").write_text(json.dumps(info | {"total_episodes": EPISODES + 1}))
+
+
+def _stale(folder: Path) -> None:
+    rows = {name: {"mean": [0.0] * width} for name, width in (("observation.state", 9), ("action", 7))}
+    (folder / "meta/stats.json").write_text(json.dumps(rows))
+
+
+def _fast_video(folder: Path) -> None:
+    one = take(2)
+    sets.write_video(_video(folder), one.pictures["agentview"], 3 * FPS)
+
+
+def _out_of_order(folder: Path) -> None:
+    order = [0, 2, 1, *range(3, ROWS)]
+    _table(folder, lambda table: table.set_column(3, "frame_index", pa.array(np.array(order))))
+
+
+IN_THE_FILES: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "video missing": ("missing-file", lambda folder: _video(folder).unlink()),
+    "video truncated": ("unreadable", lambda folder: _truncate(_video(folder))),
+    "video too short": (
+        "picture-count",
+        lambda folder: sets.write_video(_video(folder), take(2).pictures["agentview"][:-10], FPS),
+    ),
+    "video at another rate": ("rate", _fast_video),
+    "rows missing": ("missing-file", lambda folder: (folder / "data/chunk-000/episode_000002.parquet").unlink()),
+    "rows truncated": ("unreadable", lambda folder: _truncate(folder / "data/chunk-000/episode_000002.parquet")),
+    "column missing": ("unreadable", lambda folder: _table(folder, lambda t: t.drop_columns(["action"]))),
+    "rows fewer than listed": ("row-count", lambda folder: _table(folder, lambda t: t.slice(0, ROWS - 4))),
+    "rows out of order": ("boundary", _out_of_order),
+    "wrong total": ("count", _count),
+    "stale statistics": ("statistics", _stale),
+    "stray video": ("stray-file", lambda folder: shutil.copy(_video(folder), _video(folder, 99))),
+}
+"""What is spoilt in a LeRobot folder: the code that must be found, and how."""
