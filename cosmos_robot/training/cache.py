@@ -24,7 +24,7 @@ from rich.progress import track
 from cosmos_robot.contract import CanvasSpec, Contract, require_fit
 from cosmos_robot.data.episodes import Episode, require_robot
 from cosmos_robot.errors import InputError
-from cosmos_robot.images import arriving, model_size, place_on_canvas
+from cosmos_robot.images import arriving, place_on_canvas
 
 CELL = 16
 """Canvas pixels per latent cell: the Wan 2.2 autoencoder's spatial compression."""
@@ -123,7 +123,11 @@ def frame_cache(source: EpisodeSource, contract: Contract, root: Path, progress:
     Raises InputError if an episode is no recording of the contract's robot or its chunk is shorter than the model's.
     """
     canvas = contract.model.canvas
-    height, width = model_size(canvas)
+    if canvas.tier or canvas.composed:
+        raise InputError(
+            "training cache: a canvas with a tier or a composition of another size is not supported here yet"
+        )
+    height, width = canvas.height, canvas.width
     if height % CELL or width % CELL:
         raise InputError(f"canvas {height}x{width}: both sides must be multiples of {CELL}")
     parts = (
@@ -166,7 +170,7 @@ def _build_frames(source: EpisodeSource, contract: Contract, folder: Path, progr
             columns.append(_episode_columns(episode, contract, index, code))
     for name in _COLUMNS:
         np.save(part / f"{name}.npy", np.concatenate([c[name] for c in columns]))
-    shape = (sum(len(c["state"]) for c in columns), *model_size(canvas), 3)
+    shape = (sum(len(c["state"]) for c in columns), canvas.height, canvas.width, 3)
     (part / "meta.json").write_text(json.dumps({"canvases": shape, "instructions": list(instructions)}))
     part.rename(folder)
 

@@ -34,6 +34,7 @@ from cosmos_robot.backbone.cosmos3.weights import WEIGHTS, read_json
 from cosmos_robot.contract import Contract
 from cosmos_robot.contract.library import load_contract
 from cosmos_robot.errors import CheckpointError, ContractError, InputError
+from cosmos_robot.images import model_size
 
 _LOG = logging.getLogger(__name__)
 
@@ -110,9 +111,9 @@ def check_contract(
 ) -> None:
     """Raise ContractError naming the field of ``contract`` that the modules cannot serve."""
     model, config, cell = contract.model, transformer.config, vae.config.scale_factor_spatial
-    widths = {"robot.action": contract.robot.action_width}
+    widths = {"model.action_space" if model.action_space else "robot.action": contract.action_width}
     if model.state_row:
-        widths["robot.state"] = contract.robot.state_width
+        widths["model.state_space" if model.state_space else "robot.state"] = contract.state_width
     if not config.action_gen:
         raise ContractError(f"contract {model.name!r} wants actions, but the transformer has no action heads")
     for field, width in widths.items():
@@ -120,8 +121,9 @@ def check_contract(
             raise ContractError(f"{field} is {width} wide, but the transformer's action rows hold {config.action_dim}")
     if model.domain_id >= config.num_embodiment_domains:
         raise ContractError(f"model.domain_id is {model.domain_id}, expected below {config.num_embodiment_domains}")
-    if model.canvas.height % cell or model.canvas.width % cell:
-        size = f"{model.canvas.height}x{model.canvas.width}"
+    height, width = model_size(model.canvas)
+    if height % cell or width % cell:
+        size = f"{height}x{width}"
         raise ContractError(f"model.canvas is {size} pixels, but the autoencoder needs multiples of {cell}")
     if config.latent_channel != vae.config.z_dim:
         raise CheckpointError(
