@@ -41,6 +41,9 @@ COMMANDS = {
     "bench candidates": Command("cosmos_robot.bench.commands:candidates", "many chunks at once, and their memory"),
     "bench encode": Command("cosmos_robot.bench.commands:encode", "one picture through the autoencoder"),
     "bench train-step": Command("cosmos_robot.bench.commands:train_step", "loss and gradients of one batch"),
+    "bench serve": Command(
+        "cosmos_robot.bench.commands:serve", "round trips to a policy server, ours against openpi's"
+    ),
     "bench rendering": Command("cosmos_robot.bench.commands:rendering", "control steps a second, with pictures or not"),
     "data lint": Command("cosmos_robot.data.commands:lint", "what is wrong with a dataset, and its conventions", True),
     "data stats": Command("cosmos_robot.data.commands:stats", "statistics of one or several datasets", True),
@@ -78,6 +81,8 @@ EXTRAS = {
     "safetensors": "model",
     "accelerate": "model",
     "websockets": "model",
+    "openpi_client": "dev",
+    "openpi_server": "dev",
     "gymnasium": "libero",
     "mujoco": "libero",
     "libero": "libero",

@@ -87,7 +87,7 @@ def candidates(n: int = 8, repeats: int = 3, threads: int | None = None, json: P
     _report(candidates_report(_joint_policy, n, repeats, _say), json)
 
 
-def encode(repeats: int = 5, vae_width: int = 8, threads: int | None = None, json: Path | None = None) -> None:
+def encode(repeats: int = 5, vae_width: int = 16, threads: int | None = None, json: Path | None = None) -> None:
     """The first frame alone through the autoencoder, against the whole clip that the pipeline encodes.
 
     Args:
@@ -115,6 +115,22 @@ def train_step(batch: int = 16, repeats: int = 3, threads: int | None = None, js
     from cosmos_robot.bench.forward import train_step_report
 
     _report(train_step_report(batch, repeats, _say), json)
+
+
+def serve(clients: int = 4, requests: int = 150, hz: float = 15.0, turns: int = 2, json: Path | None = None) -> None:
+    """Round trips of DROID's observation to a server whose model does nothing, ours against openpi's.
+
+    Args:
+        clients: how many ask at once, each a process.
+        requests: of each client and turn.
+        hz: how often each client asks; 0 for as fast as it can.
+        turns: how often each side is measured.
+        json: file to write the figures to, - for the screen.
+    """
+    _check(json)
+    from cosmos_robot.bench.serving import Load, serving_report
+
+    _report(serving_report(Load(clients, requests, hz, turns), _say), json)
 
 
 def _joint_policy(checkpoint: Any) -> Any:

@@ -208,6 +208,8 @@ def train_step_report(batch: int = 16, repeats: int = 3, progress: Progress = qu
 
 @dataclass(frozen=True)
 class _TrainBatch:
+    """Instructions are the same words in turned order: equally long, all different."""
+
     prompts: list[list[int]]
     index: list[int]
     latents: Tensor
@@ -222,9 +224,7 @@ class _TrainBatch:
         words = INSTRUCTION.split()
         facts = prompt_facts(contract)
         prompts = []
-        for number in range(
-            max(1, batch // 2)
-        ):  # instructions of the same words in turned order: as long, not the same
+        for number in range(max(1, batch // 2)):
             turned = " ".join(words[number % len(words) :] + words[: number % len(words)])
             text = render_prompt(contract.model.prompt, turned, facts)
             prompts.append(prompt_tokens(checkpoint.tokenizer, text))
@@ -264,6 +264,6 @@ class _TrainBatch:
             )
 
     def _loss(self, found: Tensor, target: Tensor) -> Tensor:
-        """Squared errors over their number in one sample and over the batch: the sum over samples is the batch's mean."""
+        """Squared errors over their number in the whole batch; of one sample, its share."""
         per_sample = self.video_target[0].numel() if found.ndim >= 4 else self.action_target[0].numel()
         return (found - target).square().sum() / (len(self.index) * per_sample)

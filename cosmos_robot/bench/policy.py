@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 from cosmos_robot.backbone.cosmos3.layout import contract_plan
 from cosmos_robot.backbone.cosmos3.load import Checkpoint
 from cosmos_robot.backbone.cosmos3.sampler import draw_noise
-from cosmos_robot.bench.harness import Pair, Progress, interleave, machine, quiet, timed, transient_bytes
+from cosmos_robot.bench.harness import Pair, Progress, interleave, machine, quiet, transient_bytes
 from cosmos_robot.bench.subjects import (
     WIDTH,
     Peer,
@@ -47,14 +48,17 @@ def policy_report(make_policy: MakePolicy, repeats: int = 5, progress: Progress 
         return peer.act(seen, *start)
 
     pair = interleave(ours, theirs, repeats, progress=progress)
-    seconds = [timed(cold)[0] for _ in range(repeats)]
+    cold_pair = interleave(cold, lambda: None, repeats, progress=progress)
+    encode = interleave(lambda: policy.model.first_latents([seen]), lambda: peer.encode(seen), repeats)
     return {
         "bench": "policy",
         "shape": "tiny",
         "against": "diffusers Cosmos3OmniPipeline, output_type='latent'",
         "parameters": parameters(checkpoint.transformer, checkpoint.vae),
         **pair.as_json(),
-        "cold_ratio": Pair(tuple(seconds), pair.peer).ratio,
+        "cold_ratio": Pair(cold_pair.ours, pair.peer).ratio,
+        "encode": encode.as_json(),
+        "ratio_without_encoding": _rest(pair.peer, encode.peer) / _rest(pair.ours, encode.ours),
         "max_abs_diff": float(np.abs(ours() - theirs().numpy()).max()),
         "text_tokens": list(policy.model.texts.get(list(policy.model.texts.prompts)).lengths),
         "pictures_encoded": {"ours": 1, "peer": checkpoint.contract.model.chunk + 1},
@@ -106,7 +110,7 @@ def candidates_report(
     }
 
 
-def encode_report(repeats: int = 5, vae_width: int = 8, progress: Progress = quiet) -> dict[str, Any]:
+def encode_report(repeats: int = 5, vae_width: int = 16, progress: Progress = quiet) -> dict[str, Any]:
     """The clean first frame, alone, against the whole repeated clip that the pipeline encodes."""
     from cosmos_robot.backbone.cosmos3.latents import encode_first_frame
 
@@ -127,6 +131,10 @@ def encode_report(repeats: int = 5, vae_width: int = 8, progress: Progress = qui
         "max_abs_diff": float((ours() - peer.encode(seen)[:, :, :1]).abs().max()),
         **machine(torch.float32),
     }
+
+
+def _rest(whole: tuple[float, ...], part: tuple[float, ...]) -> float:
+    return median(whole) - median(part)
 
 
 def starts(peer: Peer, seeds: range | list[int]) -> list[tuple[Tensor, Tensor]]:

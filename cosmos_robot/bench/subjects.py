@@ -80,15 +80,12 @@ def bench_contract(steps: int = 4, guidance: float = 3.0, chunk: int = 16, fps: 
     return Contract(robot=robot, model=model)
 
 
-def tiny_checkpoint(contract: Contract, seed: int = 0, vae_width: int = 8) -> Checkpoint:
-    """About 10 million random parameters in float32, in the released architecture: 7 layers of width 256, patches of
-    2 x 2, action rows of 64, and an autoencoder of the released layout that starts at ``vae_width`` channels (160 there).
-    """
+def tiny_checkpoint(contract: Contract, seed: int = 0, vae_width: int = 16) -> Checkpoint:
+    """About 10 million random parameters in float32: the sizes of the shipped checkpoint with the released models'
+    patches of 2 x 2 and action rows of 64. Its autoencoder starts at ``vae_width`` channels, the released one at 160."""
     tokenizer = build_word_tokenizer([INSTRUCTION])
-    transformer = tiny_transformer(
-        len(tokenizer), seed, num_hidden_layers=7, latent_patch_size=2, patch_latent_dim=192, action_dim=64
-    )
-    modules = (transformer.eval(), tiny_vae(seed, vae_width).eval())
+    transformer = tiny_transformer(len(tokenizer), seed, latent_patch_size=2, patch_latent_dim=192, action_dim=64)
+    modules = (transformer.eval(), tiny_vae(seed, vae_width, decoder_base_dim=8).eval())
     return Checkpoint("bench", Path(), *modules, tokenizer, {}, contract)
 
 

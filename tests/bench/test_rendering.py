@@ -76,21 +76,8 @@ def test_report_holds_its_own_ratio() -> None:
 
 def test_command_prints_rows_and_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "bench.json"
-    words = [
-        "bench",
-        "rendering",
-        "--env",
-        "fake/0",
-        "--steps",
-        "8",
-        "--episodes",
-        "1",
-        "--length",
-        "9",
-        "--json",
-        str(out),
-    ]
-    assert cli.main(words) == 0
+    flags = "--env fake/0 --steps 8 --episodes 1 --length 9 --json".split()
+    assert cli.main(["bench", "rendering", *flags, str(out)]) == 0
     printed = capsys.readouterr().out
     for row in ("none", "every 8 steps", "every step", "every 8 steps, with resets"):
         assert row in printed

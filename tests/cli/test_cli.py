@@ -117,7 +117,7 @@ def test_a_path_that_cannot_be_written_is_named(command, tmp_path, capsys: pytes
 
 @pytest.mark.parametrize("flag", ["--steps", "--episodes", "--length"])
 def test_a_bench_of_nothing_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "--env", "fake/0", flag, "0"]) == cli.REFUSED
+    assert cli.main(["bench", "rendering", "--env", "fake/0", flag, "0"]) == cli.REFUSED
     assert "at least 1" in capsys.readouterr().err
 
 
