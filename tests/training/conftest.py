@@ -3,20 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from cosmos_robot.contract import (
-    Box,
-    CameraSpec,
-    CanvasSpec,
-    Contract,
-    FieldSpec,
-    GripperSpec,
-    ModelSpec,
-    Normalization,
-    Placement,
-    PromptSpec,
-    RobotSpec,
-    SamplerSpec,
-)
+from cosmos_robot.backbone.cosmos3.untrained import untrained_contract
+from cosmos_robot.contract import Box, CameraSpec, Contract, FieldSpec, GripperSpec, RobotSpec
 from cosmos_robot.training.cache import EpisodeList
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -37,31 +25,11 @@ def contract() -> Contract:
         gripper=GripperSpec(field="gripper", open_value=-1, closed_value=1, kind="binary"),
         rate_hz=20,
     )
-    canvas = CanvasSpec(
-        height=64,
-        width=96,
-        placements=(
-            Placement(camera="top", crop=Box(top=0, left=0, height=64, width=64),
-                      to=Box(top=0, left=0, height=64, width=64)),
-            Placement(camera="wrist", crop=Box(top=0, left=0, height=64, width=64),
-                      to=Box(top=0, left=64, height=32, width=32)),
-        ),
-    )  # fmt: skip
-    identity = Normalization(method="identity", scale_floor=0.1)
-    model = ModelSpec(
-        name="dot",
-        backbone="cosmos3",
-        domain_id=5,
-        chunk=CHUNK,
-        execute=2,
-        state_row=True,
-        canvas=canvas,
-        state_normalization=identity,
-        action_normalization=identity,
-        prompt=PromptSpec(template="caption"),
-        sampler=SamplerSpec(solver="euler", steps=5, shift=5.0),
-    )
-    return Contract(robot=robot, model=model)
+    made = untrained_contract(robot, "dot", chunk=CHUNK, execute=2)
+    top, wrist = made.model.canvas.placements
+    small = wrist.model_copy(update={"to": Box(top=0, left=64, height=32, width=32)})
+    canvas = made.model.canvas.model_copy(update={"width": 96, "placements": (top, small)})
+    return Contract(robot=robot, model=made.model.model_copy(update={"canvas": canvas, "domain_id": 5}))
 
 
 @pytest.fixture(scope="session")

@@ -122,10 +122,23 @@ def _show(console: Console, found: CheckpointFolder) -> None:
         table.add_row(name, part.kind, *counts, ", ".join(part.dtypes), f"{part.size / 1e6:.2f}")
     console.print(f"{found.name}: {found.folder}", soft_wrap=True)
     console.print(table)
+    for line in _beware(found):
+        console.print(line, markup=False, soft_wrap=True)
     if found.contract_file is None:
         console.print("no contract: it is loaded only with one that the caller brings")
         return
     console.print("\n".join(describe(found.contract())), markup=False, soft_wrap=True)
+
+
+def _beware(found: CheckpointFolder) -> Iterator[str]:
+    from cosmos_robot.backbone.cosmos3.weights import index_notes, part_weights, quantised_part, read_json
+
+    for part in (found.parts["transformer"], found.parts["vae"]):
+        weights = part_weights(part)
+        how = quantised_part(part, read_json(part / "config.json"), weights.dtypes)
+        if how:
+            yield f"beware: {part.name} is quantised ({how}); it is not loaded"
+        yield from (f"beware: {note}" for note in index_notes(part, weights))
 
 
 def _about(entry: Released) -> Iterator[str]:

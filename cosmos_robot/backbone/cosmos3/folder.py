@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 
 from cosmos_robot.backbone.cosmos3.released import RELEASED, Released, released
@@ -118,7 +119,7 @@ def check_complete(
 
 def leftovers(folder: Path) -> tuple[list[Path], list[Path]]:
     """What killed calls of ``save_checkpoint`` left of ``folder``: checkpoints moved aside, and new ones, by age."""
-    found = [sorted(folder.parent.glob(f".{folder.name}.{kind}-*"), key=_made) for kind in ("old", "partial")]
+    found = [sorted(folder.parent.glob(f".{escape(folder.name)}.{kind}-*"), key=_made) for kind in ("old", "partial")]
     return found[0], found[1]
 
 

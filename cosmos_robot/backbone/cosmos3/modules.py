@@ -19,6 +19,7 @@ from torch import Tensor
 from cosmos_robot.backbone.cosmos3.weights import (
     Stored,
     Weights,
+    index_notes,
     part_weights,
     read_json,
     refuse_misfit,
@@ -62,9 +63,9 @@ def plan_module(kind: type[ModelMixin], part: Path) -> Planned:
     config = read_json(part / "config.json")
     module = unfilled(kind, config, part / "config.json")
     weights = part_weights(part)
-    refuse_quantised(part, config, {key: stored.dtype for key, stored in weights.tensors.items()})
-    refuse_misfit(part, {key: stored.shape for key, stored in weights.tensors.items()}, shapes_of(module))
-    return Planned(part, module, weights, tuple(_notes(part, weights)))
+    refuse_quantised(part, config, weights.dtypes)
+    refuse_misfit(part, weights.shapes, shapes_of(module))
+    return Planned(part, module, weights, tuple(index_notes(part, weights)))
 
 
 def fill(plan: Planned, dtype: torch.dtype, device: torch.device) -> ModelMixin:
@@ -157,14 +158,3 @@ def _shards(tensors: Mapping[str, Writable], limit: int) -> Iterable[list[str]]:
         keys.append(key)
         size += tensor.size
     yield keys
-
-
-def _notes(part: Path, weights: Weights) -> Iterator[str]:
-    if weights.strays:
-        yield (
-            f"the index of {part.name} lists {len(weights.strays)} names that no file holds, such as "
-            f"{weights.strays[0]!r}; they are ignored"
-        )
-    if weights.unlisted:
-        names = ", ".join(path.name for path in weights.unlisted[:3])
-        yield f"{part.name} has {len(weights.unlisted)} safetensors files that it does not list ({names}); ignored"

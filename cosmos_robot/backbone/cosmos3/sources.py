@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint import CheckpointException, FileSystemReader
 from torch.distributed.checkpoint import load as load_dcp
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
 
@@ -141,8 +141,8 @@ def _open_dcp(path: Path) -> Source:
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "torch.distributed is disabled")  # it is meant to be
                     load_dcp(one, storage_reader=_KnownReader(folder, metadata), no_dist=True)
-            except Exception as error:  # wrapped by the library, whatever went wrong
-                raise CheckpointError(f"{folder}: {key} cannot be read: {error}; copy or save it again") from error
+            except (CheckpointException, Exception) as error:  # the first is no Exception and wraps whatever went wrong
+                raise CheckpointError(f"{folder}: {key} cannot be read; copy or save the folder again") from error
             yield key, one[key]
 
     return Source("dcp", folder, {}, tensors, read)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -51,8 +51,14 @@ class Weights:
     unlisted: tuple[Path, ...] = ()
 
     @property
-    def dtypes(self) -> tuple[str, ...]:
-        return tuple(sorted({stored.dtype for stored in self.tensors.values()}))
+    def dtypes(self) -> dict[str, str]:
+        """Type of each tensor by its name."""
+        return {key: stored.dtype for key, stored in self.tensors.items()}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of each tensor by its name."""
+        return {key: stored.shape for key, stored in self.tensors.items()}
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -124,6 +130,18 @@ def part_weights(part: Path, stem: str = WEIGHTS) -> Weights:
     return Weights(tensors, tuple(sorted(listed.keys() - tensors.keys())), tuple(unlisted))
 
 
+def index_notes(part: Path, weights: Weights) -> Iterator[str]:
+    """What of a part is ignored, in words."""
+    if weights.strays:
+        yield (
+            f"the index of {part.name} lists {len(weights.strays)} names that no file holds, such as "
+            f"{weights.strays[0]!r}; they are ignored"
+        )
+    if weights.unlisted:
+        names = ", ".join(path.name for path in weights.unlisted[:3])
+        yield f"{part.name} has {len(weights.unlisted)} safetensors files that it does not list ({names}); ignored"
+
+
 def quantisation(config: Mapping[str, Any], dtypes: Mapping[str, str]) -> str | None:
     """How weights are quantised, in words; None if they are not.
 
@@ -148,11 +166,15 @@ def quantisation(config: Mapping[str, Any], dtypes: Mapping[str, str]) -> str | 
     return f"{len(whole)} tensors are {dtypes[whole[0]]}, such as {whole[0]!r}" if whole else None
 
 
+def quantised_part(part: Path, config: Mapping[str, Any], dtypes: Mapping[str, str]) -> str | None:
+    """The same of a part in its folder, where ModelOpt may leave a file that says so."""
+    declared = (folder / "hf_quant_config.json" for folder in (part, part.parent))
+    return quantisation(config, dtypes) or next((f"{path} says so" for path in declared if path.is_file()), None)
+
+
 def refuse_quantised(part: Path, config: Mapping[str, Any], dtypes: Mapping[str, str]) -> None:
     """Raise CheckpointError naming the quantisation, if there is one."""
-    beside = [folder / "hf_quant_config.json" for folder in (part, part.parent)]
-    declared = next((f"{path} says so" for path in beside if path.is_file()), None)
-    how = quantisation(config, dtypes) or declared
+    how = quantised_part(part, config, dtypes)
     if how:
         raise CheckpointError(
             f"weights in {part} are quantised ({how}); expected float32, bfloat16 or float16. Fetch the bfloat16 "
