@@ -13,7 +13,7 @@ import tyro
 
 from cosmos_robot.errors import InputError
 from cosmos_robot.serve.server import ServerSettings, ZmqServer
-from cosmos_robot.serve.service import Models, Service, ServiceSettings
+from cosmos_robot.serve.service import Models, Service, ServiceSettings, take_short_turns
 from cosmos_robot.serve.views import Pictures
 
 TOKEN_VARIABLE = "COSMOS_ROBOT_TOKEN"
@@ -63,6 +63,7 @@ def main_serve(config: Annotated[ServeConfig, tyro.conf.arg(name="")]) -> int:
     before = {number: signal.signal(number, lambda *_: ending.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with contextlib.ExitStack() as stack:
+            take_short_turns()
             service = Service(Models(policy), ServiceSettings(batch=config.batch))
             stack.callback(service.close)
             console.print(f"warming up {policy.contract.model.name} ...")

@@ -8,6 +8,7 @@ the model as one batch; those whose deadline has passed or that were cancelled n
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections import OrderedDict, deque
@@ -294,6 +295,12 @@ class Service:
             return
         seconds = reply.seconds if isinstance(reply, ChunkReply | VideoReply) else {}
         self.ledger.note(reply.code if isinstance(reply, Failure) else "ok", seconds, self.clock())
+
+
+def take_short_turns() -> None:
+    """For a process that serves: let Python's threads take turns every half a millisecond instead of every five, so
+    that an answer is not kept waiting by the reading of another question. Changes the whole process."""
+    sys.setswitchinterval(0.0005)
 
 
 def _kind(waiting: _Waiting) -> tuple[str, int]:
