@@ -125,16 +125,31 @@ def fields_named() -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        wrong = [f"{'.'.join(map(str, e['loc'])) or 'protocol'}: {e['msg']}" for e in error.errors()]
-        raise InputError("; ".join(wrong)) from error
+        raise InputError(faults(error)) from error
+
+
+def faults(error: ValidationError) -> str:
+    """Each fault that pydantic found, by field, in our words where it has none of its own."""
+    words = {"missing": "is missing", "extra_forbidden": "is no field of this version"}
+    told = [(".".join(map(str, e["loc"])) or "protocol", words.get(e["type"], e["msg"])) for e in error.errors()]
+    return "; ".join(f"{field}: {what}" for field, what in told)
 
 
 def load_protocol(path: Path) -> EvalProtocol:
     """The protocol in a JSON file, or in a result file under ``protocol``. Raises InputError if there is none."""
     try:
         data = json.loads(Path(path).read_text())
-        return EvalProtocol.model_validate(data.get("protocol", data))
-    except (OSError, ValueError, AttributeError) as error:
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"{path} holds no evaluation protocol, not even JSON: {error}") from error
+    data = data.get("protocol", data) if isinstance(data, dict) else data
+    if not isinstance(data, dict):
+        raise InputError(f"{path} holds no evaluation protocol: expected a JSON object, got {data!r:.40}")
+    try:
+        with fields_named():
+            return EvalProtocol.model_validate(data)
+    except InputError as error:
         raise InputError(f"{path} holds no evaluation protocol: {error}") from error
 
 

@@ -12,8 +12,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cosmos_robot.errors import InputError
-from cosmos_robot.eval.protocol import EvalProtocol, Job, protocol_differences
+from cosmos_robot.eval.protocol import EvalProtocol, Job, faults, protocol_differences
 from cosmos_robot.eval.statistics import wilson
+from cosmos_robot.ownership import own
 
 
 class EpisodeRecord(BaseModel):
@@ -79,16 +80,23 @@ class EpisodeLog:
     """
 
     def __init__(self, path: Path, header: RunHeader, *, fresh: bool = False):
-        """Open or continue ``path``. Raises InputError naming the differences if it holds another run; a file that is
-        no log is left alone even if ``fresh``."""
+        """Open or continue ``path``. Raises InputError naming the differences if it holds another run, CheckpointError
+        while another evaluation writes to it; a file that is no log is left alone even if ``fresh``."""
         self.path = Path(path)
         self.header = header
         self.finished: dict[tuple[int, int], EpisodeRecord] = {}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._require_log()
-        if fresh or not self.path.exists() or not self._read():
-            self.path.write_text(header.model_dump_json() + "\n")
         self._file = self.path.open("a")
+        try:
+            own(self._file, f"evaluating into {path}")
+            if fresh or not self._read():
+                self._file.truncate(0)
+                self._file.write(header.model_dump_json() + "\n")
+                self._file.flush()
+        except BaseException:
+            self._file.close()
+            raise
 
     def append(self, record: EpisodeRecord) -> None:
         """Keep one finished episode."""
@@ -122,8 +130,9 @@ class EpisodeLog:
             found = RunHeader.model_validate_json(lines[0])
             records = [EpisodeRecord.model_validate_json(line) for line in lines[1:]]
         except (ValidationError, UnicodeDecodeError) as error:
+            what = faults(error) if isinstance(error, ValidationError) else error
             raise InputError(
-                f"{self.path} is not an episode log of this version: {error}\n"
+                f"{self.path} is not an episode log of this version: {what}\n"
                 "write to another --json, or pass --fresh to discard it"
             ) from error
         differences = found.differences(self.header)
@@ -190,6 +199,8 @@ def read_result(path: Path) -> tuple[RunHeader, list[EpisodeRecord]]:
         data = json.loads(Path(path).read_text())
         header = RunHeader.model_validate({name: data[name] for name in RunHeader.model_fields})
         return header, [EpisodeRecord.model_validate(r) for r in data["records"]]
+    except ValidationError as error:
+        raise InputError(f"{path} is not a result of eval/libero.py: {faults(error)}") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is not a result of eval/libero.py: {error}") from error
 

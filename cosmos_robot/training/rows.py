@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cosmos_robot.actions.codec import Codec
+from cosmos_robot.actions.layouts import state_layout
 from cosmos_robot.actions.normalization import LARGEST_NORMALISED, require_bounded
 from cosmos_robot.actions.statistics import statistics_of
 from cosmos_robot.contract import Contract, Normalization, RobotSpec
@@ -159,12 +160,8 @@ def _offsets(robot: RobotSpec, hand_field: str, state, target, goal) -> NDArray[
     points = np.stack([target, goal], axis=1)
     if not np.isfinite(points).any():
         return points
-    start = 0
-    for field in robot.state:
-        if field.name == hand_field:
-            if field.width != 3 or field.unit != "m":
-                raise InputError(f"state {hand_field!r}: expected 3 numbers in m, got {field.width} in {field.unit}")
-            return points - state[:, None, start : start + 3]
-        start += field.width
-    raise InputError(f"{robot.name} has no state field {hand_field!r} to measure offsets from; it has "
-                     f"{[f.name for f in robot.state]}")  # fmt: skip
+    layout = state_layout(robot)
+    field = layout.field(hand_field)
+    if field.width != 3 or field.unit != "m":
+        raise InputError(f"state {hand_field!r}: expected 3 numbers in m, got {field.width} in {field.unit}")
+    return points - state[:, None, layout.columns(hand_field)]

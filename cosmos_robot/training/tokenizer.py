@@ -24,6 +24,7 @@ from cosmos_robot.backbone.cosmos3.image_codec import decode_images, encode_imag
 from cosmos_robot.backbone.cosmos3.latents import to_pixels
 from cosmos_robot.backbone.cosmos3.tiny import tiny_vae
 from cosmos_robot.errors import InputError
+from cosmos_robot.ownership import owned
 from cosmos_robot.training.cache import CELL, EpisodeSource, FrameCache, StoredEpisodes, frame_cache
 from cosmos_robot.training.config import TokenizerTraining, plain
 from cosmos_robot.training.curves import draw_curves
@@ -44,8 +45,14 @@ def train_tokenizer(config: TokenizerTraining, sources: Sequence[EpisodeSource] 
     """Train, or resume, and return ``config.out``, in which ``vae/`` holds the autoencoder with its latent statistics,
     beside the log, curves and a picture of held-out canvases and their reconstructions.
 
-    sources: the episodes, if they are not to be read from ``config.datasets``. Raises Interrupted on Ctrl-C.
+    sources: the episodes, if they are not to be read from ``config.datasets``. Raises Interrupted on Ctrl-C,
+    CheckpointError while another process trains there.
     """
+    with owned(config.out, f"training into {config.out}"):
+        return _train_tokenizer(config, sources)
+
+
+def _train_tokenizer(config: TokenizerTraining, sources: Sequence[EpisodeSource] | None) -> Path:
     torch.set_num_threads(config.threads)
     if sources is None:
         sources = [StoredEpisodes(path, config.contract) for path in config.datasets]

@@ -15,6 +15,7 @@ from cosmos_robot.backbone.cosmos3.text import build_word_tokenizer, prompt_toke
 from cosmos_robot.backbone.cosmos3.tiny import tiny_transformer
 from cosmos_robot.contract import CONTRACT_FILE, Contract
 from cosmos_robot.errors import CheckpointError
+from cosmos_robot.ownership import owned
 from cosmos_robot.prompts import Prompts
 from cosmos_robot.training.batches import BatchMaker
 from cosmos_robot.training.cache import EpisodeSource, FrameCache, StoredEpisodes, frame_cache
@@ -41,8 +42,14 @@ def train_policy(config: PolicyTraining, sources: Sequence[EpisodeSource] | None
     them the log, curves and the state to resume from. The exported weights are the average. An export that is already
     there is replaced.
 
-    sources: the episodes, if they are not to be read from ``config.datasets``. Raises Interrupted on Ctrl-C.
+    sources: the episodes, if they are not to be read from ``config.datasets``. Raises Interrupted on Ctrl-C,
+    CheckpointError while another process trains there.
     """
+    with owned(config.out, f"training into {config.out}"):
+        return _train_policy(config, sources)
+
+
+def _train_policy(config: PolicyTraining, sources: Sequence[EpisodeSource] | None) -> Path:
     torch.set_num_threads(config.threads)
     if sources is None:
         sources = [StoredEpisodes(path, config.contract) for path in config.datasets]

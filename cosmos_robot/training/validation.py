@@ -9,6 +9,7 @@ import torch
 from diffusers import Cosmos3OmniTransformer
 
 from cosmos_robot.actions.codec import Codec, action_column
+from cosmos_robot.actions.grippers import GripperRange
 from cosmos_robot.backbone.cosmos3.runtime import encode_text, join_rows
 from cosmos_robot.backbone.cosmos3.sampler import Given, sample
 from cosmos_robot.backbone.cosmos3.sampler import draw_noise as sampling_noise
@@ -83,10 +84,10 @@ class Validation:
         robot = self.batches.contract.robot
         if robot.gripper is None:
             return {}
-        column = action_column(robot, robot.gripper.field)
-        middle = (robot.gripper.open_value + robot.gripper.closed_value) / 2
-        wrong = (chunk[..., column] > middle) != (truth[..., column] > middle)
-        return {"gripper_wrong": float(wrong[valid].mean())}
+        ends = GripperRange(robot.gripper.open_value, robot.gripper.closed_value)
+        hands = [action_column(robot, name) for name in robot.gripper.fields]
+        opened = [ends.openness(actions[..., hands]) > robot.gripper.threshold for actions in (chunk, truth)]
+        return {"gripper_wrong": float((opened[0] != opened[1])[valid].mean())}
 
     def _sample(self, transformer, index) -> np.ndarray:
         """(B, T, D) sampled chunks in model units, with the contract's sampler."""

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
-from cosmos_robot.eval.protocol import EvalProtocol, Job, current_versions, derive_seed, protocol_differences
+from cosmos_robot.errors import InputError
+from cosmos_robot.eval.protocol import (
+    EvalProtocol,
+    Job,
+    current_versions,
+    derive_seed,
+    load_protocol,
+    protocol_differences,
+)
 
 
 def test_jobs_are_the_init_states_of_each_task(fake) -> None:
@@ -72,3 +82,22 @@ def test_the_choice_of_episodes_may_be_left_out(fake) -> None:
     one, other = fake.fake_protocol(), fake.fake_protocol(episodes=5, tasks=(1,), init_offset=3)
     assert protocol_differences(one, other, episodes_may_differ=True) == []
     assert len(protocol_differences(one, other)) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{}", "suite: is missing"),
+        ('{"protocol": 5}', "expected a JSON object, got 5"),
+        ("[1]", "expected a JSON object"),
+        ("hello", "not even JSON"),
+        ('{"episodes": 0, "foo": 1}', "foo: is no field of this version"),
+    ],
+)
+def test_a_bad_protocol_file_is_told_in_plain_words(tmp_path: Path, content: str, words: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match=words) as caught:
+        load_protocol(path)
+    assert str(path) in str(caught.value)
+    assert "pydantic" not in str(caught.value) and "validation error" not in str(caught.value)

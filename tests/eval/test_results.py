@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from cosmos_robot.errors import InputError
+from cosmos_robot.errors import CheckpointError, InputError
 from cosmos_robot.eval.results import (
     EpisodeError,
     EpisodeLog,
@@ -165,3 +166,16 @@ def test_the_hash_sees_names_and_contents(tmp_path) -> None:
         hashes.add(hash_folder(folder))
         hashes.add(hash_folder(folder))
     assert len(hashes) == 3
+
+
+def test_two_evaluations_do_not_write_one_result(fake, tmp_path: Path) -> None:
+    header = fake.fake_entrant().header(fake.fake_protocol())
+    path = tmp_path / "out.episodes.jsonl"
+    first = EpisodeLog(path, header)
+    before = path.read_bytes()
+    for fresh in (False, True):
+        with pytest.raises(CheckpointError, match="another process is evaluating into"):
+            EpisodeLog(path, header, fresh=fresh)
+    assert path.read_bytes() == before, "a refused run touched the log of the other"
+    first.close()
+    EpisodeLog(path, header).close()

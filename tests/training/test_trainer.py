@@ -12,6 +12,7 @@ from PIL import Image
 from cosmos_robot.backbone.cosmos3.load import load_checkpoint
 from cosmos_robot.contract import Contract
 from cosmos_robot.errors import CheckpointError, InputError, Interrupted
+from cosmos_robot.ownership import owned
 from cosmos_robot.training.cache import EpisodeList
 from cosmos_robot.training.config import Augmentation, PolicyTraining, Stage, TokenizerTraining
 from cosmos_robot.training.learner import PolicyLearner
@@ -166,3 +167,10 @@ def test_bad_settings(config, root, tmp_path):
     broken = dataclasses.replace(config, out=tmp_path / "broken", start=tmp_path / "empty")
     with pytest.raises(CheckpointError, match="model_index"):
         train_policy(broken, [EpisodeList([draw_episode(0), draw_episode(1)])])
+
+
+def test_two_trainings_do_not_share_a_folder(config, tmp_path):
+    busy = dataclasses.replace(config, out=tmp_path / "busy")
+    with owned(busy.out, "training there"), pytest.raises(CheckpointError, match="another process is training into"):
+        train_policy(busy, [EpisodeList([draw_episode(0), draw_episode(1)])])
+    assert {p.name for p in busy.out.iterdir()} == {"lock"}
