@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json as json_text
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from cosmos_robot import envs
-from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
-from cosmos_robot.contract import Contract, read_contract
-from cosmos_robot.envs.probes import Report, probe
+from cosmos_robot.contract import Contract, RobotSpec, contract_names, load_contract
+from cosmos_robot.contract.base import plain
+from cosmos_robot.contract.commands import contract_or_robot
+from cosmos_robot.envs.probes import Finding, Report, probe
+from cosmos_robot.envs.probes.trial import verdict
 
 COLOURS = {"holds": "green", "violated": "red", "not applicable": "yellow"}
 
@@ -23,13 +26,17 @@ def main_probe(env: str, contract: str | None = None, only: tuple[str, ...] = ()
 
     Args:
         env: environment, for instance libero_object/0.
-        contract: contract file, or checkpoint (shipped name or folder), to hold it against; its own spec if not given.
+        contract: what to hold it against, a contract or robot by name, a checkpoint folder or a JSON file; its own spec
+            if not given.
         only: names of probes; all if not given.
         json: file to write the findings to; - for the standard output.
     """
-    expected = None if contract is None else find_contract(contract).robot
+    claims = None if contract is None else contract_or_robot(contract)
+    spec: RobotSpec | None = claims.robot if isinstance(claims, Contract) else claims
     with envs.make(env) as world:
-        report = probe(world, expected, only)
+        report = probe(world, spec, only)
+    if isinstance(claims, Contract) and not only:
+        report = replace(report, findings=(*report.findings, *published(claims)))
     content = json_text.dumps({"env": env, "contract": contract} | report.as_json(), indent=2)
     if str(json) == "-":
         sys.stdout.write(content + "\n")
@@ -42,10 +49,19 @@ def main_probe(env: str, contract: str | None = None, only: tuple[str, ...] = ()
     return 0 if report.holds else 1
 
 
-def find_contract(name: str) -> Contract:
-    """The contract in the file ``name``, or of the checkpoint of that name. Raises ContractError or CheckpointError."""
-    path = Path(name)
-    return read_contract(path) if path.is_file() else Contract.load(find_checkpoint(name).folder)
+def published(contract: Contract) -> list[Finding]:
+    """No physics tells which camera a model had where on its canvas: that is held against the contract that was
+    published under the model's name."""
+    name = contract.model.name
+    if name not in contract_names():
+        why = f"no contract is published under the name {name!r}"
+        return [Finding("canvas", "model.canvas", "not applicable", why=why)]
+    known, claimed = load_contract(name).model.canvas, contract.model.canvas
+    return [
+        verdict("canvas", f"model.canvas.{field}", getattr(known, field) == getattr(claimed, field),
+                f"published: {plain(getattr(known, field))}", plain(getattr(claimed, field)))
+        for field in ("placements", "orientation")
+    ]  # fmt: skip
 
 
 def _table(env: str, report: Report) -> Table:

@@ -16,6 +16,7 @@ from cosmos_robot.contract import Contract, FieldSpec, RobotSpec
 from cosmos_robot.envs.fakes import FAKE_ROBOT, FakeEnv, FakeTruth
 from cosmos_robot.envs.libero import LIBERO_PANDA, LiberoEnv
 from cosmos_robot.envs.probes import PROBES, probe
+from cosmos_robot.envs.probes.command import published
 from cosmos_robot.envs.remote import RemoteEnv
 from cosmos_robot.errors import UnknownNameError
 
@@ -319,6 +320,27 @@ def test_command_prints_json_and_names_the_false_field(tmp_path: Path, capsys: p
     assert main([*arguments, "--contract", str(tmp_path / "false.json")]) == 1
     printed = json.loads(capsys.readouterr().out)
     assert printed["holds"] is False and "robot.gripper.open_value" in printed["violated"]
+
+
+@pytest.mark.parametrize("what", ["placements", "orientation"])
+def test_a_canvas_that_is_not_the_published_one_is_named(what: str) -> None:
+    contract = json.loads(SHIPPED.read_text())
+    canvas = contract["model"]["canvas"]
+    if what == "orientation":
+        canvas["orientation"] = "rot180"
+    else:
+        for placement in canvas["placements"]:
+            placement["camera"] = {"agentview": "wrist", "wrist": "agentview"}[placement["camera"]]
+    findings = published(Contract.model_validate(contract))
+    assert [f.field for f in findings if f.status == "violated"] == [f"model.canvas.{what}"]
+    assert all(f.status == "holds" for f in published(Contract.load(SHIPPED.parent)))
+
+
+def test_a_model_of_no_published_name_is_not_judged() -> None:
+    contract = json.loads(SHIPPED.read_text())
+    contract["model"]["name"] = "mine"
+    (finding,) = published(Contract.model_validate(contract))
+    assert finding.status == "not applicable" and "mine" in finding.why
 
 
 def test_command_shows_a_table_and_writes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
