@@ -1,8 +1,7 @@
-"""The rectified-flow objective of Cosmos 3 on action rows and, if wanted, on future video latents.
+"""The rectified-flow objective of Cosmos 3 on action rows and on video latents, as far as a plan denoises them.
 
-x_sigma = (1 - sigma) x0 + sigma eps; the network predicts v = eps - x0 at timestep 1000 sigma. One sigma per sample,
-shared by actions and video; clean tokens (the first frame, the state row) are excluded.
-(cosmos-framework: rectified_flow.py, omni_mot_model.py; reference recipe: uniform draw, then time shift.)
+The network predicts v = noise - clean at timestep 1000 sigma. One sigma per sample, shared by actions and video; clean
+tokens (the first frame, the state row, history) are excluded. Formulas in ``objective``.
 
 Axis legend: B samples, U prompts, T chunk steps, D action width, S state width, C L h w latents.
 """
@@ -13,22 +12,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from diffusers import Cosmos3OmniTransformer
 from torch import Tensor
 
 from cosmos_robot.backbone.cosmos3.layout import TokenPlan
 from cosmos_robot.backbone.cosmos3.runtime import TextCache, join_rows, velocity
 from cosmos_robot.errors import InputError
+from cosmos_robot.training.objective import TIMESTEPS, noised, shifted, squared_errors
 
 
 @dataclass(frozen=True)
 class FlowBatch:
     """Clean samples in model units.
 
-    latents (B, C, L, h, w): standardised; frames beyond the first are read only if the plan denoises them.
+    latents (B, C, L, h, w): standardised; frames beyond the first are read only if the plan has them.
     state (B, S) or None. actions (B, T, D); valid (B, T) False where a chunk runs past its episode.
     text_index (B,) into the text cache. domain_id: one for all.
     video_valid (B, L): False for frames past the episode; None means all valid.
+    history (B, H, D): rows before the state. channels (B, D) bool: columns that are part of a sample; None means all.
     """
 
     latents: Tensor
@@ -38,30 +40,28 @@ class FlowBatch:
     text_index: Tensor
     domain_id: int
     video_valid: Tensor | None = None
+    history: Tensor | None = None
+    channels: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class FlowNoise:
-    """sigma (B,) in 0..1, action (B, T, D) and video (B, C, L, h, w) or None: standard normal."""
+    """sigma (B,) in 0..1; action (B, T, D) and video (B, C, L, h, w), None where a plan denoises none: standard
+    normal."""
 
     sigma: Tensor
-    action: Tensor
+    action: Tensor | None
     video: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class FlowLoss:
-    """action, video: mean squared velocity errors (scalars; video None unless denoised). hidden: the residual stream
-    (B, N, E) that was asked for."""
+    """action, video: mean squared velocity errors (scalars), None where the plan does not denoise them. hidden: the
+    residual stream (B, N, E) that was asked for."""
 
-    action: Tensor
+    action: Tensor | None
     video: Tensor | None
     hidden: Tensor | None
-
-
-def shifted(u: Tensor, shift: float) -> Tensor:
-    """Time shift s u / (1 + (s - 1) u): pushes a uniform draw towards noise."""
-    return shift * u / (1 + (shift - 1) * u)
 
 
 def draw_noise(batch: FlowBatch, plan: TokenPlan, shift: float, generator: torch.Generator) -> FlowNoise:
@@ -69,7 +69,7 @@ def draw_noise(batch: FlowBatch, plan: TokenPlan, shift: float, generator: torch
     in each of B equal slices, in random order): still uniform for every sample, with less noise in the loss."""
     count = len(batch.actions)
     u = (torch.randperm(count, generator=generator) + torch.rand(count, generator=generator)) / count
-    action = torch.randn(batch.actions.shape, generator=generator)
+    action = torch.randn(batch.actions.shape, generator=generator) if plan.noisy_rows else None
     video = torch.randn(batch.latents.shape, generator=generator) if plan.noisy_frames else None
     return FlowNoise(shifted(u, shift), action, video)
 
@@ -85,39 +85,57 @@ def flow_loss(
 ) -> FlowLoss:
     """Velocity errors of one noised batch; gradients flow into ``transformer`` and ``text``.
 
-    row_weight (T,): relative weight of each chunk step. Padded steps and frames carry no loss.
+    row_weight (T,): relative weight of each chunk step. Padded steps and frames carry no loss. Raises InputError where
+    the plan denoises what the noise has none for.
     """
-    sigma = noise.sigma
-    noisy_actions = torch.lerp(batch.actions, noise.action, sigma[:, None, None])
-    latents, want = batch.latents, ("action",)
-    if plan.noisy_frames:
-        if noise.video is None:
-            raise InputError("flow_loss: the plan denoises video frames but the noise has none")
-        latents = _noised_frames(latents, noise.video, sigma, plan)
-        want = ("action", "video")
+    for name, wanted, given in (("action", plan.noisy_rows, noise.action), ("video", plan.noisy_frames, noise.video)):
+        if bool(wanted) != (given is not None):
+            raise InputError(f"flow_loss: the plan denoises {len(wanted)} {name} tokens, its noise is {given!r:.40}")
+    want = (("action",) if plan.noisy_rows else ()) + (("video",) if plan.noisy_frames else ())
     out = velocity(
-        transformer, plan, text, batch.text_index, latents, join_rows(batch.state, noisy_actions), sigma * 1000,
-        [batch.domain_id] * len(sigma), want, hidden_at, batch.actions.shape[2],
+        transformer, plan, text, batch.text_index, _latents(plan, batch, noise), _rows(batch, noise),
+        noise.sigma * TIMESTEPS, [batch.domain_id] * len(noise.sigma), want, hidden_at, batch.actions.shape[2],
     )  # fmt: skip
-    weight = batch.valid.float()
-    if row_weight is not None:
-        weight = weight * torch.tensor(row_weight)
-    action = _masked_mean((out.action - (noise.action - batch.actions)).square(), weight.unsqueeze(-1))
-    video = None
+    action = video = None
+    if plan.noisy_rows:
+        action = _batch_mean(out.action, noise.action - batch.actions, _row_weights(batch, row_weight))
     if plan.noisy_frames:
-        frames = list(plan.noisy_frames)
-        error = (out.video - (noise.video - batch.latents))[:, :, frames].square()
-        seen = torch.ones(error.shape[0], len(frames)) if batch.video_valid is None else batch.video_valid[:, frames]
-        video = _masked_mean(error, seen.float()[:, None, :, None, None])
+        seen = _noisy_frames(plan) * (1.0 if batch.video_valid is None else batch.video_valid.float())
+        video = _batch_mean(out.video, noise.video - batch.latents, seen.expand(len(noise.sigma), -1))
     return FlowLoss(action, video, out.hidden)
 
 
-def _noised_frames(latents: Tensor, noise: Tensor, sigma: Tensor, plan: TokenPlan) -> Tensor:
-    level = torch.tensor([not clean for clean in plan.clean_frames], dtype=sigma.dtype)
-    return torch.lerp(latents, noise, sigma[:, None, None, None, None] * level[None, None, :, None, None])
+def _latents(plan: TokenPlan, batch: FlowBatch, noise: FlowNoise) -> Tensor:
+    return noised(batch.latents, noise.video, noise.sigma, _noisy_frames(plan)) if plan.noisy_frames else batch.latents
 
 
-def _masked_mean(error: Tensor, weight: Tensor) -> Tensor:
-    """Weighted mean over all elements of the batch; ``weight`` broadcasts to ``error``."""
-    weight = weight.expand_as(error)
-    return (error * weight).sum() / weight.sum().clamp_min(1e-6)
+def _rows(batch: FlowBatch, noise: FlowNoise) -> Tensor:
+    """History, state and noised commands (B, R, W), with the columns that are no part of a sample at zero."""
+    actions, history = batch.actions, batch.history
+    if noise.action is not None:
+        actions = noised(actions, noise.action, noise.sigma, torch.ones(1, actions.shape[1]))
+    if batch.channels is not None:
+        actions = actions * batch.channels[:, None]
+        history = None if history is None else history * batch.channels[:, None]
+    rows = join_rows(batch.state, actions)
+    if history is None:
+        return rows
+    return torch.cat([F.pad(history, (0, rows.shape[2] - history.shape[2])), rows], dim=1)
+
+
+def _row_weights(batch: FlowBatch, row_weight: Sequence[float] | None) -> Tensor:
+    """(B, T), or (B, T, D) where columns differ."""
+    weight = batch.valid.float()
+    if row_weight is not None:
+        weight = weight * torch.tensor(row_weight)
+    return weight if batch.channels is None else weight[..., None] * batch.channels[:, None]
+
+
+def _noisy_frames(plan: TokenPlan) -> Tensor:
+    return torch.tensor([[float(not clean) for clean in plan.clean_frames]])
+
+
+def _batch_mean(predicted: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    """Weighted mean over all elements of the batch."""
+    errors, weights = squared_errors(predicted, target, weight)
+    return errors.sum() / weights.sum().clamp_min(1e-6)

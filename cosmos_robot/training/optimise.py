@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -45,16 +45,18 @@ class WorkingCopy:
 
 
 class Average:
-    """Exponential moving average of a module's weights: decay min(decay, (1 + n) / (10 + n)) at update n."""
+    """Moving average of a module's weights. ``decay`` is what the average keeps of itself: a number d stands for
+    min(d, (1 + n) / (10 + n)) at update n, counted from 0; a function is asked with n (``objective.power_decay``)."""
 
-    def __init__(self, module: nn.Module, decay: float):
+    def __init__(self, module: nn.Module, decay: float | Callable[[int], float]):
         self.module = copy.deepcopy(module).eval().requires_grad_(False)
         self.decay, self.updates = decay, 0
         self._own, self._source = list(self.module.parameters()), list(module.parameters())
 
     @torch.no_grad()
     def update(self) -> None:
-        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        n = self.updates
+        decay = self.decay(n) if callable(self.decay) else min(self.decay, (1 + n) / (10 + n))
         self.updates += 1
         torch._foreach_lerp_(self._own, self._source, 1 - decay)
 

@@ -5,7 +5,8 @@ from cosmos_robot.backbone.cosmos3.layout import policy_plan, wam_plan
 from cosmos_robot.backbone.cosmos3.runtime import encode_text, join_rows, velocity
 from cosmos_robot.backbone.cosmos3.tiny import tiny_transformer
 from cosmos_robot.errors import InputError
-from cosmos_robot.training.flow import FlowBatch, FlowNoise, draw_noise, flow_loss, shifted
+from cosmos_robot.training.flow import FlowBatch, FlowNoise, draw_noise, flow_loss
+from cosmos_robot.training.objective import shifted
 
 B, T, D, S = 3, 4, 5, 6
 
