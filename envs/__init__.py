@@ -14,6 +14,9 @@ FAMILIES = Registry("environment family")
 """Family name (the part of an env's name before the first ``_`` or ``/``) to a module-level ``Family``."""
 
 FAMILIES.add("libero", "cosmos_robot.envs.libero:FAMILY")
+FAMILIES.add("droid", "cosmos_robot.envs.droid:FAMILY")
+FAMILIES.add("aloha", "cosmos_robot.envs.aloha:FAMILY")
+FAMILIES.add("pusht", "cosmos_robot.envs.pusht:FAMILY")
 FAMILIES.add("fake", "cosmos_robot.envs.fakes:FAMILY")
 
 

@@ -118,7 +118,12 @@ class RobotEnv(gymnasium.Env):
         reward, success, out_of_time = self._step(action)
         self.control_steps += 1
         self._running = not (success or out_of_time)
-        return self.observe(), reward, success, out_of_time and not success, {"success": success}
+        info = {"success": success, **self._info()}
+        return self.observe(), reward, success, out_of_time and not success, info
+
+    def _info(self) -> dict[str, Any]:
+        """What a step's info says beside ``success``: plain values."""
+        return {}
 
     def render_camera(self, name: str) -> Image:
         """Draw camera ``name`` now: uint8 (H, W, 3), oriented as the robot's spec says."""

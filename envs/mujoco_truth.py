@@ -22,8 +22,8 @@ class MujocoTruth(GroundTruth):
     """Reads a model and its data. Abstract still: an environment adds its initial states.
 
     robot: for the shape of its pictures. cameras: camera name to the name in the model. hand_site, base_body: names.
-    hand_body: whose orientation counts. finger_joints: names, of which each opens away from 0. refresh: makes the
-    simulation take over a changed ``qpos``.
+    hand_body: whose orientation counts. finger_joints: names, of which each opens away from 0. joints: names of those
+    that joint commands move. refresh: makes the simulation take over a changed ``qpos``.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class MujocoTruth(GroundTruth):
         hand_body: str,
         base_body: str,
         finger_joints: Sequence[str],
+        joints: Sequence[str] = (),
         refresh: Callable[[], None],
     ):
         self.model, self._live = model, data
@@ -45,6 +46,7 @@ class MujocoTruth(GroundTruth):
         self._site, self._hand = model.site(hand_site).id, model.body(hand_body).id
         self._base = model.body(base_body).id
         self._fingers = [model.joint(name).id for name in finger_joints]
+        self._joints = [model.joint(name).id for name in joints]
         self._refresh = refresh
         self._aspect = {camera.name: camera.width / camera.height for camera in robot.cameras}
 
@@ -67,6 +69,9 @@ class MujocoTruth(GroundTruth):
     def hand(self) -> Pose:
         now = self.now
         return Pose(np.array(now.site_xpos[self._site]), now.xmat[self._hand].reshape(3, 3).copy())
+
+    def joints(self) -> NDArray[np.float64]:
+        return np.array([self._live.qpos[self.model.jnt_qposadr[j]] for j in self._joints])
 
     def fingers(self) -> NDArray[np.float64]:
         return np.array([self._live.qpos[self.model.jnt_qposadr[j]] for j in self._fingers])

@@ -47,6 +47,11 @@ class GroundTruth:
     def hand(self) -> Pose:
         """The point that position commands move, and its orientation."""
 
+    def joints(self) -> NDArray[np.float64]:
+        """The joints that joint commands move, in the order of the action's joint fields; empty where there are
+        none."""
+        return np.empty(0)
+
     @abstractmethod
     def fingers(self) -> NDArray[np.float64]:
         """The finger joints, in the order of the robot."""

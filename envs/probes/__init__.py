@@ -19,6 +19,7 @@ from cosmos_robot.envs.probes.motion import (
     probe_action_layout,
     probe_gripper,
     probe_hold_still,
+    probe_joints,
     probe_position_axes,
     probe_rotation_axes,
 )
@@ -45,6 +46,7 @@ PROBES: dict[str, Callable[[Trial], Iterator[Finding]]] = {
         probe_reported_pose,
         probe_hold_still,
         probe_gripper,
+        probe_joints,
         probe_position_axes,
         probe_rotation_axes,
         probe_rate,

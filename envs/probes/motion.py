@@ -1,4 +1,4 @@
-"""Probes that move: the gripper, the axes of position and rotation, and staying put."""
+"""Probes that move: the gripper, joints, the axes of position and rotation, and staying put."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from cosmos_robot.contract import FieldSpec
 from cosmos_robot.envs.probes.trial import Finding, NotApplicable, Trial, numbers, verdict
 from cosmos_robot.envs.truth import Pose
 
-GRIP_STEPS, MOVE_STEPS, HOLD_STEPS = 15, 10, 20
+GRIP_SECONDS, MOVE_STEPS, HOLD_STEPS = 1.0, 10, 20
+NEARLY_OPEN = 0.35
+"""Where between open (0) and closed (1) a command is tried that a binary gripper would take for open."""
 OPEN_SHARE, CLOSED_SHARE = 0.8, 0.2
 STILL_METRES, STILL_RADIANS = 0.003, 0.03
 LEAST_METRES, LEAST_RADIANS = 0.01, 0.03
@@ -41,17 +43,18 @@ def probe_action_layout(trial: Trial) -> Iterator[Finding]:
 def probe_hold_still(trial: Trial) -> Iterator[Finding]:
     """No change, or the present pose as target, moves nothing; a target taken for a change, or the reverse, does."""
     trial.start()  # not after some steps of holding: a wrong target would have been reached by then
-    before, fingers = trial.truth.hand(), trial.truth.fingers()
+    before, fingers, joints = trial.truth.hand(), trial.truth.fingers(), trial.truth.joints()
     trial.run(trial.hold(), HOLD_STEPS)
     after = trial.truth.hand()
-    way, turn = _way(before, after), _turn(before, after)
+    way, turn = _way(before, after), np.append(_turn(before, after), trial.truth.joints() - joints)
     drift = float(np.abs(trial.truth.fingers() - fingers).max(initial=0.0))
-    holds = np.linalg.norm(way) < STILL_METRES and np.linalg.norm(turn) < STILL_RADIANS and drift < STILL_METRES
+    turned = float(np.abs(turn).max())
+    holds = np.linalg.norm(way) < STILL_METRES and turned < STILL_RADIANS and drift < STILL_METRES
     yield verdict(
         "hold_still",
         "robot.action_reference",
         bool(holds),
-        f"{1000 * np.linalg.norm(way):.1f} mm and {np.linalg.norm(turn):.3f} rad in {HOLD_STEPS} steps",
+        f"{1000 * np.linalg.norm(way):.1f} mm and {turned:.3f} rad in {HOLD_STEPS} steps",
         f"told to stay ({trial.spec.action_reference}): less than {1000 * STILL_METRES:.0f} mm and {STILL_RADIANS} rad",
     )
 
@@ -62,7 +65,7 @@ def probe_gripper(trial: Trial) -> Iterator[Finding]:
     full = trial.truth.fully_open()
 
     def opening(value: float) -> float:
-        trial.run(trial.hold(**{name: [value] for name in gripper.fields}), GRIP_STEPS)
+        trial.run(trial.hold(**{name: [value] for name in gripper.fields}), trial.steps(GRIP_SECONDS))
         return trial.truth.opening() / full
 
     opening(gripper.open_value)
@@ -73,7 +76,7 @@ def probe_gripper(trial: Trial) -> Iterator[Finding]:
     ):
         value = getattr(gripper, field)
         yield verdict("gripper", f"robot.gripper.{field}", holds, f"{value:g} leaves the hand {share:.0%} open", words)
-    halfway = gripper.open_value + 0.25 * (gripper.closed_value - gripper.open_value)
+    halfway = gripper.open_value + NEARLY_OPEN * (gripper.closed_value - gripper.open_value)
     opening(gripper.closed_value)
     nearly = opening(halfway)
     binary = nearly > OPEN_SHARE
@@ -94,6 +97,47 @@ def probe_position_axes(trial: Trial) -> Iterator[Finding]:
 def probe_rotation_axes(trial: Trial) -> Iterator[Finding]:
     """A turn about +x, +y or +z turns the hand that way about the axis of the frame that the contract names."""
     yield from _axes(trial, "rotation_axes", "rotation", LEAST_RADIANS, "rad")
+
+
+def probe_joints(trial: Trial) -> Iterator[Finding]:
+    """Each joint that is told a larger angle turns that way, by that much, and the others stay."""
+    fields = [f for f in trial.spec.action if f.kind == "joint"]
+    if not fields:
+        raise NotApplicable("the contract names no joints among its action fields")
+    if sum(f.width for f in fields) != len(trial.truth.joints()):
+        raise NotApplicable(f"the simulator knows {len(trial.truth.joints())} joints")
+    first = 0
+    for field in fields:
+        moves = [_turned(trial, field, axis) for axis in range(field.width)]
+        right = [_alone(move, first + axis, trial.amount(field)) for axis, move in enumerate(moves)]
+        wrong = "; ".join(f"joint {axis} gave {numbers(moves[axis])}" for axis, good in enumerate(right) if not good)
+        share = min(move[first + axis] for axis, move in enumerate(moves)) / trial.amount(field)
+        yield verdict(
+            "joints",
+            f"robot.action.{field.name}.unit",
+            all(right),
+            wrong or f"each went at least {share:.0%} of {trial.amount(field):.1f} {field.unit}",
+            "each joint alone, by the angle it was told",
+        )
+        first += field.width
+
+
+def _turned(trial: Trial, field: FieldSpec, axis: int) -> NDArray[np.float64]:
+    """How far all joints turn when one is told to by a clear amount; the way back is gone too."""
+    trial.run(trial.hold(), 2)
+    there = trial.moved(field, axis, trial.amount(field))
+    back = trial.hold()
+    before = trial.truth.joints()
+    trial.run(there, trial.steps(MOVE_STEPS / 15))
+    after = trial.truth.joints()
+    trial.run(back, trial.steps(MOVE_STEPS / 15))
+    return after - before
+
+
+def _alone(move: NDArray[np.float64], joint: int, told: float) -> bool:
+    low, high = GOAL_SHARE
+    others = np.abs(np.delete(move, joint)).max(initial=0.0)
+    return bool(low < move[joint] / told < high and others < SIDEWAYS_SHARE * move[joint])
 
 
 def _axes(trial: Trial, probe: str, kind: str, least: float, unit: str) -> Iterator[Finding]:

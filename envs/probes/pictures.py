@@ -77,10 +77,11 @@ def probe_mounts(trial: Trial) -> Iterator[Finding]:
     trial.start()
     points = {c.name: trial.truth.seen_at(c.name, *MARK_AT) for c in _present(trial)}
     before = {c.name: _where(trial, c, points[c.name]) for c in _present(trial)}
-    position = next((f for f in trial.spec.action if f.kind == "position"), None)
-    if position is None:
-        raise NotApplicable("the contract names no position among its action fields")
-    trial.run(trial.moved(position, 1, trial.amount(position)), 4)
+    moving = [f for kind in ("position", "joint") for f in trial.spec.action if f.kind == kind]
+    if not moving:
+        raise NotApplicable("the contract names neither a position nor joints among its action fields")
+    axis = 1 if moving[0].kind == "position" else 0
+    trial.run(trial.moved(moving[0], axis, trial.amount(moving[0])), 4)
     for camera in _present(trial):
         seen, then = _where(trial, camera, points[camera.name]), before[camera.name]
         moved = None if seen is None or then is None else float(np.abs(np.subtract(seen, then)).max())

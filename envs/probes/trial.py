@@ -18,6 +18,9 @@ from cosmos_robot.types import Observation
 
 Status = Literal["holds", "violated", "not applicable"]
 
+UNITS = {"m": 1.0, "cm": 100.0, "mm": 1000.0, "px": 1000.0}
+"""How many of a unit of length make a metre. A flat world measured in pixels counts them as millimetres."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -92,13 +95,12 @@ class Trial:
         )
 
     def moved(self, field: FieldSpec, axis: int, amount: float) -> NDArray[np.float64]:
-        """A command (D,) that changes one axis of a position or rotation ``field`` by ``amount`` of its unit."""
+        """A command (D,) that changes one axis of a position, rotation or joint ``field`` by ``amount`` of its
+        unit."""
+        if field.kind != "rotation":
+            return self.hold(**{field.name: self._still(field) + amount * np.eye(field.width)[axis]})
         change = np.zeros(3)
         change[axis] = amount
-        if field.kind == "position":
-            change = change[: field.width]
-            still = self._still(field)
-            return self.hold(**{field.name: still + change})
         turned = Rotations.of(change, "rotvec").to("matrix")
         if self.spec.action_reference == "absolute":
             turned = turned @ self.pose(field.frame).matrix
@@ -109,7 +111,11 @@ class Trial:
         none."""
         if self.spec.action_high is not None and self.spec.action_reference != "absolute":
             return 0.5 * self.spec.action_high
-        return 0.05 if field.kind == "position" else 0.2
+        return 0.05 * UNITS.get(field.unit, 1.0) if field.kind == "position" else 0.2
+
+    def steps(self, seconds: float) -> int:
+        """How many control steps that is at the contract's rate."""
+        return max(1, round(seconds * self.spec.rate_hz))
 
     def pose(self, frame: str) -> Pose:
         """The hand in the frame that a field names; NotApplicable if it names none."""
@@ -121,20 +127,23 @@ class Trial:
         return self.truth.hand().within(frames[frame])
 
     def _still(self, field: FieldSpec) -> NDArray[np.float64]:
-        if self.spec.gripper and field.name in self.spec.gripper.fields:
-            return np.full(field.width, self.spec.gripper.open_value)
         absolute = self.spec.action_reference == "absolute"
+        if self.spec.gripper and field.name in self.spec.gripper.fields:
+            if absolute and self.spec.state_gripper == self.spec.gripper:
+                return self._reported(field)
+            return np.full(field.width, self.spec.gripper.open_value)
         if field.kind == "rotation":
             return written(self.pose(field.frame).matrix if absolute else np.eye(3), field)
         if not absolute or field.kind not in ("position", "joint"):
             return np.zeros(field.width)
         if field.kind == "position":
-            return self.pose(field.frame).position[: field.width]
+            return self.pose(field.frame).position[: field.width] * UNITS.get(field.unit, 1.0)
         return self._reported(field)
 
     def _reported(self, field: FieldSpec) -> NDArray[np.float64]:
         state = self.env.observe().state
-        for reported in self.spec.state:
+        namesakes = [f for f in self.spec.state if f.name == field.name]
+        for reported in (*namesakes, *self.spec.state):
             if (reported.kind, reported.width) == (field.kind, field.width) and reported.name in state:
                 return state[reported.name]
         raise NotApplicable(f"no state field reports where {field.name!r} stands")
