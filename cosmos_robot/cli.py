@@ -44,6 +44,7 @@ COMMANDS = {
     "bench serve": Command(
         "cosmos_robot.bench.commands:serve", "round trips to a policy server, ours against openpi's"
     ),
+    "bench evaluation": Command("cosmos_robot.eval.speed:main_speed", "what pictures cost the evaluator"),
     "bench rendering": Command("cosmos_robot.bench.commands:rendering", "control steps a second, with pictures or not"),
     "data lint": Command("cosmos_robot.data.commands:lint", "what is wrong with a dataset, and its conventions", True),
     "data stats": Command("cosmos_robot.data.commands:stats", "statistics of one or several datasets", True),
