@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field, model_validator
 
 from cosmos_robot.contract.base import Spec
 from cosmos_robot.contract.numbers import ModelSpace, Normalization
-from cosmos_robot.contract.robot import Orientation
+from cosmos_robot.contract.robot import MOST_PIXELS, Orientation
 
 Backbone = Literal["cosmos3", "predict2"]
 Mode = Literal["policy", "wam", "forward_dynamics", "inverse_dynamics", "world_model", "value"]
 """policy: actions from one picture. wam: actions and video together. forward_dynamics: video from actions.
 inverse_dynamics: actions from video. world_model, value: Cosmos Policy's future state and value frames."""
+
+MOST_ROWS: Final = 1024
+"""Rows of a chunk or a history, 60 at most in released checkpoints: a file that asks for a million is refused."""
+MOST_STEPS: Final = 1000
 
 
 class Box(Spec):
@@ -78,8 +82,8 @@ class CanvasSpec(Spec):
     model sees.
     """
 
-    height: int = Field(gt=0)
-    width: int = Field(gt=0)
+    height: int = Field(gt=0, le=MOST_PIXELS)
+    width: int = Field(gt=0, le=MOST_PIXELS)
     placements: tuple[Placement, ...]
     arrangement: Literal["one_picture", "frames"] = "one_picture"
     orientation: Orientation = "upright"
@@ -143,7 +147,7 @@ class SamplerSpec(Spec):
     """
 
     solver: Literal["euler", "unipc", "edm_2ab"]
-    steps: int = Field(gt=0)
+    steps: int = Field(gt=0, le=MOST_STEPS)
     shift: float = Field(default=1.0, gt=0)
     guidance: float = 1.0
     guidance_interval: tuple[float, float] | None = None
@@ -182,10 +186,10 @@ class ModelSpec(Spec):
     modes: tuple[Mode, ...] = Field(default=("policy",), min_length=1)
     domain_id: int | None = Field(ge=0, lt=32)
     domain_name: str = ""
-    chunk: int = Field(gt=0)
-    execute: int = Field(gt=0)
+    chunk: int = Field(gt=0, le=MOST_ROWS)
+    execute: int = Field(gt=0, le=MOST_ROWS)
     state_row: bool
-    history_rows: int = Field(default=0, ge=0)
+    history_rows: int = Field(default=0, ge=0, le=MOST_ROWS)
     actions_per_frame: int = Field(default=1, gt=0)
     frames: tuple[str, ...] = ()
     fps: float | None = Field(default=None, gt=0)

@@ -32,13 +32,16 @@ ROTATION_WIDTHS: Final[dict[RotationFormat, int]] = {
 
 FieldKind = Literal["position", "rotation", "joint", "gripper", "velocity", "other"]
 
+MOST_PIXELS: Final = 8192
+"""Sides of a picture."""
+
 
 class CameraSpec(Spec):
     """One camera as the robot delivers it (pixels). view: what it shows, in words."""
 
     name: str
-    height: int = Field(gt=0)
-    width: int = Field(gt=0)
+    height: int = Field(gt=0, le=MOST_PIXELS)
+    width: int = Field(gt=0, le=MOST_PIXELS)
     orientation: Orientation = "upright"
     view: str = ""
 

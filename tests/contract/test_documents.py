@@ -177,6 +177,9 @@ def test_a_part_left_out_is_refused(path: str, document: dict[str, Any], tmp_pat
         ("model.action_normalization.statistics.q01", None, "not recorded"),
         ("model.action_normalization.statistics", None, "a note that says why"),
         ("version", 3, "newer than this package"),
+        ("model.chunk", 10**6, "less than or equal to 1024"),
+        ("model.sampler.steps", 10**6, "less than or equal to 1000"),
+        ("model.canvas.height", 10**6, "less than or equal to 8192"),
     ],
 )
 def test_wrong_values_are_refused(path: str, value: object, message: str, document: dict, tmp_path: Path) -> None:
