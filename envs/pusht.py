@@ -121,15 +121,16 @@ class PushTTruth(GroundTruth):
 
     def put_mark(self, point: NDArray[np.float64] | None) -> Callable[[], None]:
         """By its middle."""
-        block = self._env.inner.block
-        before = block.position
-        centre = block.local_to_world(block.center_of_gravity) - before
-        block.position = tuple((np.array([-SIDE, -SIDE]) if point is None else point[:2] / METRES) - centre)
+        inner = self._env.inner
+        before = inner.block.position
+        centre = inner.block.local_to_world(inner.block.center_of_gravity) - before
 
-        def undo() -> None:
-            block.position = before
+        def put(place: tuple[float, ...]) -> None:
+            inner.block.position = place
+            inner.space.reindex_shapes_for_body(inner.block)
 
-        return undo
+        put(tuple((np.array([-SIDE, -SIDE]) if point is None else point[:2] / METRES) - centre))
+        return lambda: put(before)
 
     def start(self) -> NDArray[np.float64]:
         return _places(self._env.inner)
