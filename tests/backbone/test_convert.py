@@ -85,6 +85,7 @@ def test_dtype(whole: Path, state, tmp_path: Path) -> None:
     assert equal(load_file(tmp_path / "wide" / PART), {name: value.float() for name, value in state.items()})
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_a_torch_distributed_folder(whole: Path, state, config: Path, tmp_path: Path) -> None:
     average = {name: value + 1 for name, value in native(state, "net_ema.").items()}
     folder = tmp_path / "iter_000000100"
