@@ -53,13 +53,20 @@ def open_entrant(
     device: str = "cpu",
     threads: int = 1,
 ) -> Entrant:
-    """Load checkpoint ``ckpt`` (or its blind control), or make a control policy that acts under its contract.
+    """Load checkpoint ``ckpt`` (or its blind control), or make a control policy that acts under its contract. The
+    address ``tcp://HOST:PORT`` is a served checkpoint; whose weights it runs is not known here, so no hash is given.
 
     threads: of torch on a CPU, whose cores the simulators need too. Raises UnknownNameError with the nearest names,
     CheckpointError or ContractError.
     """
     from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
 
+    if ckpt.startswith("tcp://"):
+        if kind != "checkpoint":
+            raise InputError(f"--policy {kind} needs a checkpoint's contract; got the address {ckpt}")
+        served = load_policy(ckpt, blind=blind)
+        model = served.contract.model
+        return Entrant(served, "served", model.name, None, None if model.sees else "blind")
     if kind != "checkpoint":
         if blind:
             raise InputError(f"--blind asks for a checkpoint's control, --policy {kind} for another; drop one of them")

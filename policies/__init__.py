@@ -1,25 +1,41 @@
-"""Policies by name: shipped checkpoints, checkpoint folders, hub ids, and the two that know nothing."""
+"""Policies, world models and inverse models by name: checkpoints, and those that know nothing."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cosmos_robot.contract import Contract
 from cosmos_robot.errors import ContractError, InputError, UnknownNameError
 from cosmos_robot.registry import Registry
 
 if TYPE_CHECKING:
-    from cosmos_robot.policies.base import Policy
+    from cosmos_robot.policies.base import InverseModel, Policy, WorldModel
 
 FAKES = Registry("policy")
 """Policies made from a contract alone."""
 FAKES.add("random", "cosmos_robot.policies.fakes:RandomPolicy")
 FAKES.add("zero", "cosmos_robot.policies.fakes:ZeroPolicy")
 
+FAKE_WORLDS = Registry("world model")
+"""World models made from a contract alone."""
+FAKE_WORLDS.add("still", "cosmos_robot.policies.fakes:StillWorld")
+
+FAKE_INVERSES = Registry("inverse model")
+"""Inverse models made from a contract alone."""
+FAKE_INVERSES.add("still", "cosmos_robot.policies.fakes:StillInverse")
+
 BACKBONES = Registry("backbone")
 """Loaders of checkpoint policies, by the backbone that their contract names: (ref, device) to a policy."""
 BACKBONES.add("cosmos3", "cosmos_robot.policies.cosmos3:load")
+
+WORLD_BACKBONES = Registry("backbone of a world model")
+"""As ``BACKBONES``, for world models."""
+WORLD_BACKBONES.add("cosmos3", "cosmos_robot.policies.cosmos3:load_world_model")
+
+INVERSE_BACKBONES = Registry("backbone of an inverse model")
+"""As ``BACKBONES``, for inverse models."""
+INVERSE_BACKBONES.add("cosmos3", "cosmos_robot.policies.cosmos3:load_inverse_model")
 
 
 def blind_control(name: str | Path) -> str:
@@ -33,20 +49,22 @@ def load_policy(
     """The policy called ``name``.
 
     name: ``random`` or ``zero`` (these need the ``contract`` to act under), a shipped or released checkpoint, a folder,
-    or a hub id. blind: its blind control instead, the neighbour ``<name>-blind``. Raises UnknownNameError with the
-    nearest names, CheckpointError or ContractError.
+    a hub id, or the address ``tcp://HOST:PORT`` of a policy server. blind: its blind control instead, the neighbour
+    ``<name>-blind``. Raises UnknownNameError with the nearest names, CheckpointError or ContractError.
     """
-    from cosmos_robot.backbone.cosmos3.folder import find_checkpoint, known_names
-    from cosmos_robot.backbone.cosmos3.released import released
+    from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
 
+    if str(name).startswith("tcp://"):
+        from cosmos_robot.policies.remote import connect
+
+        if contract is not None or blind:
+            raise InputError(f"policy {name!r} is served and brings its own contract; it has no blind control here")
+        return connect(str(name))
     if name in FAKES:
         if contract is None or blind:
             raise InputError(f"policy {name!r} needs a contract and has no blind control; got {contract=}, {blind=}")
         return FAKES.get(str(name))(contract)
-    known = [*FAKES, *known_names()]
-    plain = isinstance(name, str) and "/" not in name and not Path(name).is_dir()
-    if plain and name not in known and not released(name):
-        raise UnknownNameError("policy", name, known)
+    _require_known("policy", name, FAKES)
     if contract is not None:
         raise InputError(f"policy {name!r} is a checkpoint and brings its own contract; pass none")
     ref = blind_control(name) if blind else name
@@ -55,3 +73,43 @@ def load_policy(
     if blind and made_for.sees:
         raise ContractError(f"{found.name} is called a blind control, but its contract says model.sees=True")
     return BACKBONES.get(made_for.backbone)(ref, device)
+
+
+def load_world_model(name: str | Path, *, contract: Contract | None = None, device: str = "cpu") -> WorldModel:
+    """The world model called ``name``: ``still``, or a checkpoint whose contract has the mode ``forward_dynamics``.
+
+    contract: what ``still`` acts under; what a checkpoint runs under instead of its own, such as a base model, which
+    has none. Raises as ``load_policy``.
+    """
+    return _load("world model", name, FAKE_WORLDS, WORLD_BACKBONES, contract, device)
+
+
+def load_inverse_model(name: str | Path, *, contract: Contract | None = None, device: str = "cpu") -> InverseModel:
+    """The inverse model called ``name``: ``still``, or a checkpoint whose contract has the mode ``inverse_dynamics``.
+    contract: as in ``load_world_model``. Raises as ``load_policy``."""
+    return _load("inverse model", name, FAKE_INVERSES, INVERSE_BACKBONES, contract, device)
+
+
+def _load(
+    kind: str, name: str | Path, fakes: Registry, backbones: Registry, contract: Contract | None, device: str
+) -> Any:
+    from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
+
+    if name in fakes:
+        if contract is None:
+            raise InputError(f"{kind} {name!r} needs a contract, got None")
+        return fakes.get(str(name))(contract)
+    _require_known(kind, name, fakes)
+    made_for = contract or find_checkpoint(name).contract()
+    return backbones.get(made_for.model.backbone)(name, device, contract)
+
+
+def _require_known(kind: str, name: str | Path, fakes: Registry) -> None:
+    """Raise UnknownNameError for a plain name that nothing is called."""
+    from cosmos_robot.backbone.cosmos3.folder import known_names
+    from cosmos_robot.backbone.cosmos3.released import released
+
+    known = [*fakes, *known_names()]
+    plain = isinstance(name, str) and "/" not in name and not Path(name).is_dir()
+    if plain and name not in known and not released(name):
+        raise UnknownNameError(kind, name, known)

@@ -12,11 +12,10 @@ from typing import Annotated, Any
 import tyro
 
 from cosmos_robot.errors import InputError
+from cosmos_robot.policies.remote import TOKEN_VARIABLE
 from cosmos_robot.serve.server import ServerSettings, ZmqServer
 from cosmos_robot.serve.service import Models, Service, ServiceSettings, take_short_turns
 from cosmos_robot.serve.views import Pictures
-
-TOKEN_VARIABLE = "COSMOS_ROBOT_TOKEN"
 
 
 @dataclass(frozen=True)
