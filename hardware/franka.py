@@ -1,0 +1,342 @@
+"""Franka arms over franky: targets at the policy's rate, each preempting the one before.
+
+Each command is a short motion of franky's planner: reach the target after one control period *at the speed of the
+command's own motion*, then come to rest as soon as the dynamics allow, and stay. A command that comes in time preempts
+it while it still moves, so the arm does not stop between two commands; if none comes, it has stopped by itself. Other
+ways were measured and left: a target at rest makes the speed ripple by a third; a motion that ends gives up control,
+and the next one begins with a jump; a stream of velocities drifts.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.spatial.transform import Rotation
+
+from cosmos_robot.actions.grippers import BinaryGripper, GripperRange
+from cosmos_robot.contract import RobotSpec
+from cosmos_robot.contract.library import load_robot
+from cosmos_robot.errors import InputError, RobotError
+from cosmos_robot.hardware import franka_model as model
+from cosmos_robot.hardware.cameras import Camera, fitted, pictures
+from cosmos_robot.hardware.franky_link import FrankaHand, Link, franky, translated
+from cosmos_robot.hardware.gate import Moment, judge
+from cosmos_robot.hardware.gripper import Gripper, Hand
+from cosmos_robot.hardware.robot import Robot, Sent
+from cosmos_robot.types import Observation
+
+Array = NDArray[np.float64]
+GRIPPER: Final = BinaryGripper(GripperRange(open_value=0.0, closed_value=1.0), threshold=0.5, hysteresis=0.2)
+"""DROID's numbers: 0 open, 1 closed; between 0.4 and 0.6 the hand stays as it was."""
+
+
+@dataclass(frozen=True)
+class FrankaOptions:
+    """speed: share of the arm's limits that is used, in the gate and in the planner. workspace: two corners (3,) in
+    metres that the tool stays between. realtime: ``enforce`` for an arm, ``ignore`` for a simulator. connect_timeout_s,
+    recover_timeout_s: patience. home_gripper: find the hand's range when connecting. torque, force: what the arm may
+    feel before it stops by itself, Nm and N.
+    """
+
+    speed: float = 0.5
+    workspace: tuple[ArrayLike, ArrayLike] | None = None
+    realtime: Literal["enforce", "ignore"] = "enforce"
+    connect_timeout_s: float = 5.0
+    recover_timeout_s: float = 10.0
+    home_gripper: bool = False
+    torque: float = 20.0
+    force: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name in ("connect_timeout_s", "recover_timeout_s", "torque", "force"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise InputError(f"franka: {name} must be over zero, got {getattr(self, name)!r}")
+
+
+class FrankaArm(Robot):
+    """What joint and Cartesian control share. ``gate_tool`` is what a ``Gate`` over this robot takes as ``tool``."""
+
+    gate_tool: Callable[[Array], Array]
+
+    def __init__(
+        self,
+        host: str,
+        spec: RobotSpec,
+        options: FrankaOptions,
+        cameras: Mapping[str, Camera] | None,
+        hand: Callable[[], Hand] | None,
+    ):
+        self.host, self.options = host, options
+        self.robot = fitted(spec, cameras or {})
+        self._cameras = dict(cameras or {})
+        self._make_hand = hand or (lambda: FrankaHand(self.host, home=options.home_gripper))
+        self._period = 1.0 / self.robot.rate_hz
+        self._link = Link(host, options.realtime, self._prepare)
+        self._gripper: Gripper | None = None
+        self._was_open = True
+        self._last: Array | None = None
+        self._in_control = False
+
+    def connect(self) -> None:
+        """Connect arm and hand. The arm stays as it is; the hand moves only if it is to be homed."""
+        if self._link.open:
+            raise RobotError(f"the arm at {self.host} is connected already; close() it first")
+        self._link.host = self.host
+        self._link.connect(self.options.connect_timeout_s)
+        self._gripper = Gripper(self._make_hand)
+        try:
+            self._gripper.wait(self.options.connect_timeout_s)
+            self._refuse_errors()
+        except RobotError:
+            self.close()
+            raise
+        self._was_open = self._gripper.openness > GRIPPER.threshold
+
+    def observe(self, instruction: str) -> Observation:
+        """The state now, and the newest picture of each camera."""
+        state = self._read()
+        now = time.monotonic()
+        fields = self._fields(state) | {"gripper_position": np.array([self._closedness()])}
+        return Observation(pictures(self._cameras, now), fields, instruction, now)
+
+    def position(self) -> Array:
+        """(D,) where arm and hand are, as a command."""
+        state = self._read()
+        return np.concatenate([*self._fields(state).values(), [self._closedness()]])
+
+    def send(self, values: Array) -> Sent:
+        """Move on towards ``values`` (D,). What the limits do not allow is refused here too, whoever sends it."""
+        measured = self.position()
+        verdict = judge(values, self.limits, Moment(measured, self._last, self._period, 0.0), self._tool)
+        if verdict.values is None:
+            raise RobotError(f"refused to send: {verdict.reason}; put a Gate with this robot's limits before it")
+        before = measured if self._last is None else self._last
+        arm, notes = self._slowed(verdict.values[:-1], before[:-1])
+        velocity = np.zeros(len(arm)) if self._last is None else (arm - before[:-1]) / self._period
+        with translated("arm"):
+            self._link.robot.move(self._motion(arm, velocity), asynchronous=True)
+        self._in_control = True
+        sent = np.append(arm, self._grip(float(verdict.values[-1])))
+        self._last = sent
+        fault = self._gripper.fault if self._gripper else ""
+        return Sent(sent, (*map(str, verdict.interventions), *notes, *([f"gripper: {fault}"] if fault else [])))
+
+    def hold(self) -> None:
+        """Nothing to do: the last motion ends at rest and stays. Raises RobotError if it has not."""
+        self._last = None
+        self._require_alive()
+
+    def stop(self) -> None:
+        """Brake with the full dynamics allowed, then give up control. Returns when the arm stands, after a second at
+        most; a robot that is lost has stopped by itself."""
+        self._last = None
+        if not (self._link.open and self._in_control):
+            return
+        self._in_control = False
+        robot = self._link.robot
+        try:
+            with translated("arm"):
+                robot.move(self._stop_motion(), asynchronous=True)
+                if robot.join_motion(1.0):
+                    return
+                robot.stop()
+                robot.join_motion(1.0)
+        except RobotError:
+            return  # it preempted itself, or is gone; the next call tells
+
+    def recover(self) -> None:
+        """Clear the arm's errors; if the connection is dead, make a new one. Raises RobotError if neither helps within
+        the timeout."""
+        self._last, self._in_control = None, False
+        if not self._cleared():
+            self._link.drop()
+            self._link.connect(self.options.recover_timeout_s)
+            self._cleared()
+        self._refuse_errors()
+
+    def close(self) -> None:
+        """Stop, and let go of arm, hand and cameras."""
+        self.stop()
+        self._link.abandon()
+        if self._gripper is not None:
+            self._gripper.close()
+            self._gripper = None
+        for camera in self._cameras.values():
+            camera.close()
+
+    @abstractmethod
+    def _fields(self, state: Any) -> dict[str, Array]:
+        """The arm's state fields, in the order of the command."""
+
+    @abstractmethod
+    def _motion(self, target: Array, velocity: Array) -> Any:
+        """Through ``target`` one period from now, at about ``velocity``, then to rest."""
+
+    @abstractmethod
+    def _stop_motion(self) -> Any:
+        """To rest, as fast as allowed."""
+
+    @abstractmethod
+    def _slowed(self, target: Array, before: Array) -> tuple[Array, tuple[str, ...]]:
+        """``target`` as far as this arm may go in one period, and what was changed."""
+
+    def _tool(self, command: Array) -> Array:
+        return type(self).gate_tool(command)
+
+    def _prepare(self, robot: Any) -> None:
+        """Lower the planner's limits, which are the Panda's, to what the FR3 allows too."""
+        robot.joint_velocity_limit.set(model.JOINT_VELOCITY)
+        robot.joint_acceleration_limit.set(model.JOINT_ACCELERATION)
+        robot.joint_jerk_limit.set(model.JOINT_JERK)
+        for name, limits in (("translation", model.TRANSLATION), ("rotation", model.ROTATION), ("elbow", model.ELBOW)):
+            for kind, value in zip(("velocity", "acceleration", "jerk"), limits, strict=True):
+                limit = getattr(robot, f"{name}_{kind}_limit")
+                limit.set(min(value, limit.max))
+        robot.relative_dynamics_factor = self.options.speed
+        robot.set_collision_behavior(self.options.torque, self.options.force)
+
+    def _read(self) -> Any:
+        self._require_alive()
+        with translated("arm"):
+            return self._link.robot.state
+
+    def _require_alive(self) -> None:
+        """Raise what ended the last motion, before a reading of a dead connection blocks for a second."""
+        robot = self._link.robot
+        if not self._in_control:
+            return
+        with translated("arm"):
+            over = robot.poll_motion()
+        if over or not robot.is_in_control:
+            self._in_control = False
+            raise RobotError("arm: it is not in control any more, and does not say why")
+
+    def _refuse_errors(self) -> None:
+        with translated("arm"):
+            robot = self._link.robot
+            if robot.has_errors:
+                raise RobotError(f"the arm reports {robot.state.current_errors}; clear its cause, then call recover()")
+
+    def _cleared(self) -> bool:
+        if not self._link.open:
+            return False
+        try:
+            with translated("arm"):
+                cleared = bool(self._link.robot.recover_from_errors())
+                self._link.robot.state  # noqa: B018 - a dead connection shows here
+                return cleared
+        except RobotError:
+            return False
+
+    def _closedness(self) -> float:
+        if self._gripper is None:
+            raise RobotError("no connection to the gripper; call connect()")
+        return 1.0 - self._gripper.openness
+
+    def _grip(self, value: float) -> float:
+        assert self._gripper is not None
+        (now_open,) = GRIPPER.decide([value], self._was_open)
+        self._was_open = bool(now_open)
+        self._gripper.command(self._was_open)
+        return float(GRIPPER.range.command(float(now_open)))
+
+
+class FrankaRobot(FrankaArm):
+    """An FR3 commanded by joint positions, as DROID's policies do.
+
+    host: address of the controller. cameras: by the names of ``droid-franka-fr3``; the robot has those that are given.
+    hand: connects to another gripper than the Franka Hand.
+    """
+
+    gate_tool = staticmethod(model.tool_position)
+
+    def __init__(
+        self,
+        host: str,
+        options: FrankaOptions | None = None,
+        cameras: Mapping[str, Camera] | None = None,
+        hand: Callable[[], Hand] | None = None,
+    ):
+        options = options or FrankaOptions()
+        super().__init__(host, load_robot("droid-franka-fr3"), options, cameras, hand)
+        self.limits = model.joint_limits(self.robot, options.speed, workspace=options.workspace)
+
+    def _fields(self, state: Any) -> dict[str, Array]:
+        return {"joint_position": np.array(state.q)}
+
+    def _slowed(self, target: Array, before: Array) -> tuple[Array, tuple[str, ...]]:
+        low, high = model.velocity_range(before)
+        reachable = np.clip(target, before + low * self._period, before + high * self._period)
+        slowed = np.flatnonzero(np.abs(reachable - target) > 1e-9)
+        return reachable, tuple(f"joint {i + 1}: slowed near the end of its range" for i in slowed)
+
+    def _motion(self, target: Array, velocity: Array) -> Any:
+        through = _passing(velocity, target, self.options.speed)
+        points = [
+            franky.JointWaypoint(franky.JointState(target, through), minimum_time=_duration(self._period)),
+            franky.JointWaypoint(_rest(target, through, self.options.speed)),
+        ]
+        return franky.JointWaypointMotion(points if through.any() else points[1:], return_when_finished=False)
+
+    def _stop_motion(self) -> Any:
+        return franky.JointStopMotion()
+
+
+class FrankaCartesianRobot(FrankaArm):
+    """An FR3 commanded by poses of its tool: metres and Euler angles in its base. Asked for by name only; the joints'
+    range is then the controller's business, and a pose it cannot reach ends in a fault."""
+
+    gate_tool = staticmethod(lambda command: np.asarray(command)[:3])
+
+    def __init__(
+        self,
+        host: str,
+        options: FrankaOptions | None = None,
+        cameras: Mapping[str, Camera] | None = None,
+        hand: Callable[[], Hand] | None = None,
+    ):
+        options = options or FrankaOptions()
+        super().__init__(host, load_robot("droid-franka-cartesian"), options, cameras, hand)
+        self.limits = model.cartesian_limits(self.robot, options.speed, options.workspace)
+
+    def _fields(self, state: Any) -> dict[str, Array]:
+        pose = state.O_T_EE
+        angles = Rotation.from_quat(np.array(pose.quaternion)).as_euler("xyz")
+        return {"cartesian_position": np.array(pose.translation), "cartesian_rotation": angles}
+
+    def _slowed(self, target: Array, before: Array) -> tuple[Array, tuple[str, ...]]:
+        return target, ()
+
+    def _motion(self, target: Array, velocity: Array) -> Any:
+        pose = franky.Affine(target[:3], Rotation.from_euler("xyz", target[3:]).as_quat())
+        return franky.CartesianMotion(pose, return_when_finished=False)
+
+    def _stop_motion(self) -> Any:
+        return franky.CartesianStopMotion()
+
+
+def _passing(velocity: Array, target: Array, speed: float) -> Array:
+    """``velocity``, less where the planner could not brake before the end of a joint's range."""
+    braking = speed * model.JOINT_ACCELERATION
+    room = np.where(velocity > 0, model.FR3_HIGH - target, target - model.FR3_LOW)
+    fastest = np.minimum(0.9 * speed * model.JOINT_VELOCITY, np.sqrt(2 * braking * np.maximum(room, 0.0) / BRAKE_SPARE))
+    return np.clip(velocity, -fastest, fastest)
+
+
+def _rest(target: Array, velocity: Array, speed: float) -> Array:
+    """Where the arm comes to rest if it passes ``target`` at ``velocity`` and brakes from there."""
+    return np.asarray(target + BRAKE_SPARE * velocity * np.abs(velocity) / (2 * speed * model.JOINT_ACCELERATION))
+
+
+BRAKE_SPARE: Final = 1.2
+"""Braking takes this much more way than at constant deceleration, since that has to build up."""
+
+
+def _duration(seconds: float) -> Any:
+    return franky.Duration(int(seconds * 1000))
