@@ -11,7 +11,7 @@ from cosmos_robot.actions.grippers import BinaryGripper, GripperRange
 from cosmos_robot.actions.layouts import Array, action_layout, convert_fields, state_layout, state_vector
 from cosmos_robot.contract import Contract, Difference, RobotSpec, require_fit
 from cosmos_robot.images.steps import turn
-from cosmos_robot.types import LazyImages, Observation
+from cosmos_robot.types import Image, LazyImages, Observation
 
 
 class Adapter:
@@ -60,6 +60,6 @@ class Adapter:
     def _limited(self) -> bool:
         return self.actual.action_low is not None or self.actual.action_high is not None
 
-    def _picture(self, observation: Observation, name: str):  # type: ignore[no-untyped-def]
+    def _picture(self, observation: Observation, name: str) -> Image:
         arrives = self.actual.camera(name).orientation
         return turn(observation.images[name], arrives, self.expected.camera(name).orientation)

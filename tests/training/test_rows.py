@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from dots import CHUNK, draw_episode
 
-from cosmos_robot.errors import InputError
+from cosmos_robot.errors import ContractError, InputError
 from cosmos_robot.training.cache import EpisodeList, frame_cache
 from cosmos_robot.training.config import Stage
 from cosmos_robot.training.rows import fit_contract, join_caches
@@ -76,7 +76,7 @@ def test_offsets_point_from_hand_to_objects(rows, caches):
 
 
 def test_unknown_hand_field(fitted, caches):
-    with pytest.raises(InputError, match="no state field 'wrist'"):
+    with pytest.raises(ContractError, match=r"no field 'wrist', only \['eef_position'\]"):
         join_caches(fitted, caches, [], "wrist")
 
 
