@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from dots import CHUNK, draw_episode
 
-from cosmos_robot.errors import ContractError, InputError
+from cosmos_robot.errors import ContractError
 from cosmos_robot.training.cache import EpisodeList, frame_cache
 from cosmos_robot.training.config import Stage
 from cosmos_robot.training.rows import fit_contract, join_caches
