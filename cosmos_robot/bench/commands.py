@@ -52,10 +52,11 @@ def policy(
             Cosmos3-Nano's widths in DROID's layout against the forward (minutes, and 6 GB of memory).
         repeats: timed turns (tiny only; nano-slice compares each of its four steps).
         dtype: of weights and products; float32 for tiny, bfloat16 for nano-slice unless given.
-        threads: of torch, as many as it takes itself unless given.
+        threads: of torch; one for tiny, so that other jobs on the machine disturb the turns least, and as many as
+            torch takes itself for nano-slice unless given.
         json: file to write the figures to, - for the screen.
     """
-    _prepare(threads, json)
+    _prepare(threads if threads or shape == "nano-slice" else 1, json)
     if shape == "nano-slice":
         import torch
 
@@ -72,13 +73,13 @@ def policy(
     _report(figures, json)
 
 
-def candidates(n: int = 8, repeats: int = 3, threads: int | None = None, json: Path | None = None) -> None:
+def candidates(n: int = 8, repeats: int = 3, threads: int = 1, json: Path | None = None) -> None:
     """Several candidate chunks of one observation, as one batch, against as many pipeline calls; and peak memory.
 
     Args:
         n: candidates.
         repeats: timed turns.
-        threads: of torch, as many as it takes itself unless given.
+        threads: of torch; one, so that other jobs on the machine disturb the turns least.
         json: file to write the figures to, - for the screen.
     """
     _prepare(threads, json)
@@ -87,13 +88,13 @@ def candidates(n: int = 8, repeats: int = 3, threads: int | None = None, json: P
     _report(candidates_report(_joint_policy, n, repeats, _say), json)
 
 
-def encode(repeats: int = 5, vae_width: int = 16, threads: int | None = None, json: Path | None = None) -> None:
+def encode(repeats: int = 5, vae_width: int = 16, threads: int = 1, json: Path | None = None) -> None:
     """The first frame alone through the autoencoder, against the whole clip that the pipeline encodes.
 
     Args:
         repeats: timed turns.
         vae_width: channels that the random autoencoder starts with; 160 in the released one.
-        threads: of torch, as many as it takes itself unless given.
+        threads: of torch; one, so that other jobs on the machine disturb the turns least.
         json: file to write the figures to, - for the screen.
     """
     _prepare(threads, json)
@@ -102,19 +103,22 @@ def encode(repeats: int = 5, vae_width: int = 16, threads: int | None = None, js
     _report(encode_report(repeats, vae_width, _say), json)
 
 
-def train_step(batch: int = 16, repeats: int = 3, threads: int | None = None, json: Path | None = None) -> None:
+def train_step(
+    batch: int = 16, instructions: int = 4, repeats: int = 5, threads: int = 1, json: Path | None = None
+) -> None:
     """Loss and gradients of one batch, against diffusers' packed forward sample by sample.
 
     Args:
         batch: samples.
+        instructions: distinct texts among them.
         repeats: timed turns.
-        threads: of torch, as many as it takes itself unless given.
+        threads: of torch; one, so that other jobs on the machine disturb the turns least.
         json: file to write the figures to, - for the screen.
     """
     _prepare(threads, json)
-    from cosmos_robot.bench.forward import train_step_report
+    from cosmos_robot.bench.train_step import train_step_report
 
-    _report(train_step_report(batch, repeats, _say), json)
+    _report(train_step_report(batch, instructions, repeats, _say), json)
 
 
 def serve(clients: int = 4, requests: int = 150, hz: float = 15.0, turns: int = 2, json: Path | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The forward itself against diffusers' packed forward: at Nano's true widths, and as a training step."""
+"""The denoising forward at Nano's true widths against diffusers' packed forward."""
 
 from __future__ import annotations
 
@@ -14,17 +14,14 @@ from cosmos_robot.backbone.cosmos3.layout import TokenPlan, contract_plan
 from cosmos_robot.backbone.cosmos3.runtime import TextCache, encode_text, velocity
 from cosmos_robot.backbone.cosmos3.sampler import denoise
 from cosmos_robot.backbone.cosmos3.text import build_word_tokenizer, prompt_tokens
-from cosmos_robot.bench.harness import Pair, Progress, interleave, machine, matmul_rate, quiet, timed
+from cosmos_robot.bench.harness import Pair, Progress, machine, matmul_rate, quiet, timed
 from cosmos_robot.bench.subjects import (
     DOMAIN,
     INSTRUCTION,
-    WIDTH,
-    bench_contract,
     nano_slice,
     packed,
     packed_velocity,
     parameters,
-    tiny_checkpoint,
 )
 from cosmos_robot.contract import Contract, SamplerSpec
 from cosmos_robot.prompts import prompt_facts, render_prompt
@@ -155,115 +152,3 @@ def step_flops(work: Work) -> int:
         products += hidden * (entering * (tokens * keys + shown * heads) + 2 * shown * (heads + mlp))
         attention += sum(2 * shown * (tokens + len(ids)) * heads for ids in work.prompts)
     return 2 * (products + attention)
-
-
-def train_step_report(batch: int = 16, repeats: int = 3, progress: Progress = quiet) -> dict[str, Any]:
-    """Loss and gradients of a batch of the tiny policy shape, two samples to a prompt, against the packed forward of
-    diffusers' module sample by sample. Same weights, inputs, noise and loss."""
-    contract = bench_contract()
-    checkpoint = tiny_checkpoint(contract)
-    transformer = checkpoint.transformer
-    side = contract.model.canvas.height // checkpoint.vae.config.scale_factor_spatial
-    plan = contract_plan(contract, "wam", (side, side))
-    batchful = _TrainBatch.draw(checkpoint, plan, batch)
-
-    def gradients(loss: Tensor) -> dict[str, Tensor]:
-        transformer.zero_grad()
-        loss.backward()
-        return {name: p.grad.clone() for name, p in transformer.named_parameters() if p.grad is not None}
-
-    def ours() -> tuple[float, dict[str, Tensor]]:
-        loss = batchful.ours(transformer, plan)
-        return float(loss.detach()), gradients(loss)
-
-    def theirs() -> tuple[float, dict[str, Tensor]]:
-        transformer.zero_grad()
-        total = 0.0
-        for loss in batchful.peer(transformer, plan):
-            loss.backward()
-            total += float(loss.detach())
-        return total, {name: p.grad.clone() for name, p in transformer.named_parameters() if p.grad is not None}
-
-    pair = interleave(ours, theirs, repeats, progress=progress)
-    (loss, mine), (peer_loss, expected) = ours(), theirs()
-    found = pair.as_json()
-    return {
-        "bench": "train-step",
-        "peer": "diffusers Cosmos3OmniTransformer.forward and backward, sample by sample",
-        "batch": batch,
-        "prompts": len(batchful.prompts),
-        "text_tokens": [len(ids) for ids in batchful.prompts],
-        "generation_tokens": plan.latent_grid[0] * plan.patches(2) + plan.rows,
-        **found,
-        "samples_per_s": {side: batch / found[side]["median_s"] for side in ("ours", "peer")},
-        "loss_abs_diff": abs(loss - peer_loss),
-        "gradient_max_abs_diff": max(float((mine[n] - expected[n]).abs().max()) for n in mine),
-        "gradient_max_relative_diff": max(
-            float((mine[n] - expected[n]).abs().max() / expected[n].abs().max().clamp_min(1e-12)) for n in mine
-        ),
-        "gradients_missing": sorted(n for n in expected if n not in mine and bool(expected[n].any())),
-        **machine(torch.float32),
-    }
-
-
-@dataclass(frozen=True)
-class _TrainBatch:
-    """Instructions are the same words in turned order: equally long, all different."""
-
-    prompts: list[list[int]]
-    index: list[int]
-    latents: Tensor
-    rows: Tensor
-    video_target: Tensor
-    action_target: Tensor
-    timestep: Tensor
-
-    @staticmethod
-    def draw(checkpoint: Any, plan: TokenPlan, batch: int) -> _TrainBatch:
-        contract, config = checkpoint.contract, checkpoint.transformer.config
-        words = INSTRUCTION.split()
-        facts = prompt_facts(contract)
-        prompts = []
-        for number in range(max(1, batch // 2)):
-            turned = " ".join(words[number % len(words) :] + words[: number % len(words)])
-            text = render_prompt(contract.model.prompt, turned, facts)
-            prompts.append(prompt_tokens(checkpoint.tokenizer, text))
-        generator = torch.Generator().manual_seed(0)
-
-        def normal(*shape: int) -> Tensor:
-            return torch.randn(batch, *shape, generator=generator)
-
-        grid, rows = (config.latent_channel, *plan.latent_grid), (plan.rows, WIDTH)
-        return _TrainBatch(
-            prompts,
-            [number % len(prompts) for number in range(batch)],
-            normal(*grid),
-            normal(*rows),
-            normal(*grid)[:, :, list(plan.noisy_frames)],
-            normal(*rows),
-            torch.rand(batch, generator=generator) * 1000,
-        )
-
-    def ours(self, transformer: Cosmos3OmniTransformer, plan: TokenPlan) -> Tensor:
-        text = encode_text(transformer, self.prompts)
-        domains = [DOMAIN] * len(self.index)
-        out = velocity(
-            transformer, plan, text, self.index, self.latents, self.rows, self.timestep, domains, ("video", "action")
-        )
-        video = out.video[:, :, list(plan.noisy_frames)]
-        return self._loss(video, self.video_target) + self._loss(out.action, self.action_target)
-
-    def peer(self, transformer: Cosmos3OmniTransformer, plan: TokenPlan) -> Any:
-        """The share of each sample in the same loss, one after the other."""
-        for b, prompt in enumerate(self.index):
-            static = packed(transformer, plan, self.prompts[prompt], DOMAIN)
-            video, action = packed_velocity(transformer, static, self.latents[b], self.rows[b], self.timestep[b])
-            action = action[list(plan.noisy_rows), :WIDTH]
-            yield self._loss(video[:, list(plan.noisy_frames)], self.video_target[b]) + self._loss(
-                action, self.action_target[b]
-            )
-
-    def _loss(self, found: Tensor, target: Tensor) -> Tensor:
-        """Squared errors over their number in the whole batch; of one sample, its share."""
-        per_sample = self.video_target[0].numel() if found.ndim >= 4 else self.action_target[0].numel()
-        return (found - target).square().sum() / (len(self.index) * per_sample)

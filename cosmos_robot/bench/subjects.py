@@ -49,7 +49,7 @@ INSTRUCTION = "put the small spoon from the basket onto the tray"
 
 def bench_contract(steps: int = 4, guidance: float = 3.0, chunk: int = 16, fps: float = 5.0) -> Contract:
     """A robot with one camera whose commands are the model's own rows, for a model that denoises video and actions
-    together, as the pipeline's ``policy`` mode does."""
+    together, as the pipeline's ``policy`` mode does, or the actions alone."""
     square = Box(top=0, left=0, height=SIDE, width=SIDE)
     plain = Normalization(method="identity", scale_floor=1e-6)
     robot = RobotSpec(
@@ -63,7 +63,7 @@ def bench_contract(steps: int = 4, guidance: float = 3.0, chunk: int = 16, fps: 
     model = ModelSpec(
         name="bench",
         backbone="cosmos3",
-        modes=("wam",),
+        modes=("wam", "policy"),
         domain_id=DOMAIN,
         domain_name=DOMAIN_NAME,
         chunk=chunk,
@@ -82,7 +82,7 @@ def bench_contract(steps: int = 4, guidance: float = 3.0, chunk: int = 16, fps: 
 
 def tiny_checkpoint(contract: Contract, seed: int = 0, vae_width: int = 16) -> Checkpoint:
     """About 10 million random parameters in float32: the sizes of the shipped checkpoint with the released models'
-    patches of 2 x 2 and action rows of 64. Its autoencoder starts at ``vae_width`` channels, the released one at 160."""
+    patches of 2 x 2 and action rows of 64. Its autoencoder starts at ``vae_width`` channels (the released one: 160)."""
     tokenizer = build_word_tokenizer([INSTRUCTION])
     transformer = tiny_transformer(len(tokenizer), seed, latent_patch_size=2, patch_latent_dim=192, action_dim=64)
     modules = (transformer.eval(), tiny_vae(seed, vae_width, decoder_base_dim=8).eval())
