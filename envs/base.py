@@ -62,10 +62,7 @@ class RobotEnv(gymnasium.Env):
         self._make_spaces()
 
     def _make_spaces(self) -> None:
-        low = -np.inf if self.robot.action_low is None else self.robot.action_low
-        high = np.inf if self.robot.action_high is None else self.robot.action_high
-        width = self.robot.action_width
-        self.action_space = gymnasium.spaces.Box(low, high, (width,), np.float64)
+        self.action_space = gymnasium.spaces.Box(*action_range(self.robot), dtype=np.float64)
         self.observation_space = gymnasium.spaces.Dict(
             {
                 "images": gymnasium.spaces.Dict(
@@ -176,8 +173,18 @@ def init_state(env: RobotEnv, options: Mapping[str, Any]) -> int | None:
     return int(index)
 
 
+def action_range(robot: RobotSpec) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The lowest and highest command (action_width,): of each field, else of the robot, else without bound."""
+    low = -np.inf if robot.action_low is None else robot.action_low
+    high = np.inf if robot.action_high is None else robot.action_high
+    return (
+        np.array([v for f in robot.action for v in (f.low or (low,) * f.width)], np.float64),
+        np.array([v for f in robot.action for v in (f.high or (high,) * f.width)], np.float64),
+    )
+
+
 def check_rows(values: ArrayLike, robot: RobotSpec) -> NDArray[np.float64]:
-    """Actions (k, action_width) as float64, clipped to the robot's command range.
+    """Actions (k, action_width) as float64, clipped to the robot's ``action_range``.
 
     Raises InputError unless they are real numbers, of that shape with k >= 1, and finite.
     """
@@ -194,9 +201,7 @@ def check_rows(values: ArrayLike, robot: RobotSpec) -> NDArray[np.float64]:
     if not np.isfinite(rows).all():
         row, column = np.argwhere(~np.isfinite(rows))[0]
         raise InputError(f"action: row {row}, dimension {column} is not finite: {rows[row]}")
-    if robot.action_low is None and robot.action_high is None:
-        return rows
-    return np.clip(rows, robot.action_low, robot.action_high)
+    return np.clip(rows, *action_range(robot))
 
 
 def _require_numbers(values: ArrayLike) -> None:

@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from cosmos_robot.envs.base import RobotEnv
+from cosmos_robot.envs.base import RobotEnv, action_range
 from cosmos_robot.errors import CosmosRobotError, InputError
 from cosmos_robot.types import Image, Observation
 
@@ -36,8 +36,8 @@ def run(make: Callable[[], RobotEnv]) -> list[str]:
 
 def some_actions(env: RobotEnv, count: int, seed: int = 0) -> NDArray[np.float64]:
     """(count, action_width) random actions within the robot's range, or within -1..1 where it sets none."""
-    low = -1.0 if env.robot.action_low is None else env.robot.action_low
-    high = 1.0 if env.robot.action_high is None else env.robot.action_high
+    low, high = action_range(env.robot)
+    low, high = np.where(np.isfinite(low), low, -1.0), np.where(np.isfinite(high), high, 1.0)
     return np.random.default_rng(seed).uniform(low, high, (count, env.robot.action_width))
 
 

@@ -33,10 +33,11 @@ GRIP_SECONDS = 0.6
 class DroidEnv(RobotEnv):
     """One task at the DROID table.
 
-    Actions are absolute: joint targets in rad, then ``gripper_position`` from 0 (open) to 1 (closed). A target is kept
-    within the joint limits, and approached no faster than a Panda may move; the servos' stiffness is our own choice.
-    ``gripper_position`` is the angle of the gripper's motor as a share of its travel, as its register counts; the width
-    between the pads differs from a straight line by at most 4 % of 85 mm. The robot does not collide with itself.
+    Actions are absolute: joint targets in rad, then ``gripper_position`` from 0 (open) to 1 (closed). A target beyond
+    the joint limits is one at them, and it is approached no faster than a Panda may move; how stiff the servos are is
+    our own choice. ``gripper_position`` is the angle of the gripper's motor as a share of its travel, as its register
+    counts; the width between the pads differs from a straight line by at most 4 % of 85 mm. The robot does not collide
+    with itself.
 
     ``reset(options={"init_state": i})`` starts from placement i of ``INIT_STATES``; without it one is drawn from
     ``seed``. step_budget: control steps before truncation, the task's own if None.
@@ -55,10 +56,10 @@ class DroidEnv(RobotEnv):
         self._mujoco = scene.open_mujoco()
         self.model = scene.build(task.things)
         self.data = self._mujoco.MjData(self.model)
-        joints = [self.model.joint(name) for name in scene.ARM_JOINTS]
-        self._arm = np.array([joint.qposadr[0] for joint in joints])
-        self._arm_range = np.array([joint.range for joint in joints])
-        self._fingers = np.array([self.model.joint(name).qposadr[0] for name in scene.FINGER_JOINTS])
+        self._arm, self._fingers = (
+            np.array([self.model.joint(name).qposadr[0] for name in names])
+            for names in (scene.ARM_JOINTS, scene.FINGER_JOINTS)
+        )
         robot = self.model.body("base").rootid[0]
         self._of_robot = self.model.body_rootid[self.model.geom_bodyid] == robot
         self._renderer: Any = None
@@ -136,9 +137,8 @@ class DroidEnv(RobotEnv):
 
     def _step(self, action: NDArray[np.float64]) -> tuple[float, bool, bool]:
         ctrl = self.data.ctrl
-        target = np.clip(action[:7], self._arm_range[:, 0], self._arm_range[:, 1])
         stride = SPEED / scene.RATE_HZ
-        ctrl[:7] += np.clip(target - ctrl[:7], -stride, stride)
+        ctrl[:7] += np.clip(action[:7] - ctrl[:7], -stride, stride)
         knuckle = scene.KNUCKLE_CLOSED * np.clip(action[7], 0, 1)
         stride = scene.KNUCKLE_CLOSED / (GRIP_SECONDS * scene.RATE_HZ)
         ctrl[7] += np.clip(knuckle - ctrl[7], -stride, stride)
@@ -165,7 +165,6 @@ class DroidEnv(RobotEnv):
 def _open_renderer(mujoco, model, height: int, width: int):
     from cosmos_robot.envs.libero import GL_REMEDY
 
-    # Without a larger off-screen buffer a model renders 480 rows of 640 at most, which is enough for DROID.
     try:
         return mujoco.Renderer(model, height, width)
     except (AttributeError, RuntimeError, OSError, ImportError) as error:

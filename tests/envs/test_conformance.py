@@ -27,6 +27,19 @@ def test_remote() -> None:
     conformance.run(lambda: RemoteEnv("fake/1"))
 
 
+OTHERS = ("droid/place_red_block_in_tray", "droid/open_drawer", "aloha/transfer_cube", "aloha/insertion", "pusht/0")
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_simulators(name: str) -> None:
+    conformance.run(lambda: envs.make(name, step_budget=30))
+
+
+@pytest.mark.parametrize("name", ["droid/pick_red_block", "aloha/insertion", "pusht/0"])
+def test_other_simulators_in_a_process(name: str) -> None:
+    conformance.run(lambda: RemoteEnv(name, options={"step_budget": 30}))
+
+
 class NoReset(FakeEnv):
     def step(self, action):
         self._running = True
@@ -148,6 +161,11 @@ def test_gym_wrapper_passes_gymnasiums_own_check(cameras) -> None:
 def test_gym_wrapper_of_libero_passes_gymnasiums_own_check(panda: LiberoEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(panda, "close", lambda: None)  # others use it after us
     _check_env(GymEnv(panda, ("wrist",)))
+
+
+@pytest.mark.parametrize("name", ["droid/pick_red_block", "aloha/transfer_cube", "pusht/0"])
+def test_gym_wrapper_of_others_passes_gymnasiums_own_check(name: str) -> None:
+    _check_env(GymEnv(envs.make(name), ()))
 
 
 def _check_env(env: GymEnv) -> None:

@@ -13,6 +13,8 @@ from cosmos_robot import envs
 from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
 from cosmos_robot.cli import main
 from cosmos_robot.contract import Contract, FieldSpec, RobotSpec
+from cosmos_robot.envs.droid import DroidEnv
+from cosmos_robot.envs.droid_tasks import find_task
 from cosmos_robot.envs.fakes import FAKE_ROBOT, FakeEnv, FakeTruth
 from cosmos_robot.envs.libero import LIBERO_PANDA, LiberoEnv
 from cosmos_robot.envs.probes import PROBES, probe
@@ -62,8 +64,24 @@ def test_libero(panda: LiberoEnv) -> None:
     assert {f.probe for f in report.findings} == set(PROBES)
 
 
+NOT_FOR_JOINTS, NOT_FOR_PUSHT = {"position_axes", "rotation_axes"}, {"gripper", "joints", "rotation_axes"}
+OTHERS = {
+    "droid/push_red_block_to_mark": NOT_FOR_JOINTS,
+    "aloha/transfer_cube": NOT_FOR_JOINTS | {"camera_views"},
+    "pusht/0": NOT_FOR_PUSHT | {"camera_views"},
+}
+
+
+@pytest.mark.parametrize(("name", "without"), OTHERS.items())
+def test_other_simulators(name: str, without: set[str]) -> None:
+    with envs.make(name, step_budget=40) as env:
+        report = probe(env)
+    assert report.holds, [f for f in report.findings if f.status == "violated"]
+    assert {f.probe for f in report.findings if f.status == "holds"} == set(PROBES) - without
+
+
 def test_every_family_is_probed_here() -> None:
-    assert set(envs.FAMILIES) == {"fake", "libero"}
+    assert set(envs.FAMILIES) == {"fake", "libero"} | {name.split("/")[0] for name in OTHERS}
 
 
 def test_what_an_environment_in_a_process_cannot_answer_is_said() -> None:
@@ -284,6 +302,57 @@ def test_a_false_contract_of_libero(panda: LiberoEnv, lie, name: str, fields: tu
     assert probe(panda, lie(LIBERO_PANDA), [name]).violated == fields
 
 
+class CrossedJoints(DroidEnv):
+    def _step(self, action):
+        return super()._step(action[[0, 1, 2, 3, 4, 6, 5, 7]])
+
+
+class BackwardsJoint(DroidEnv):
+    def _step(self, action):
+        return super()._step(action * [1, 1, 1, 1, 1, 1, -1, 1])
+
+
+class Deltas(DroidEnv):
+    """Takes targets for changes."""
+
+    def _step(self, action):
+        return super()._step(action + np.append(self._state()["joint_position"], 0))
+
+
+class DroidDegrees(DroidEnv):
+    def _state(self):
+        state = super()._state()
+        return state | {"joint_position": np.degrees(state["joint_position"])}
+
+
+class DroidOpenIsOne(DroidEnv):
+    def _state(self):
+        state = super()._state()
+        return state | {"gripper_position": 1 - state["gripper_position"]}
+
+
+FALSE_OF_DROID = [
+    (CrossedJoints, "joints", "robot.action.joint_position.unit"),
+    (BackwardsJoint, "joints", "robot.action.joint_position.unit"),
+    (Deltas, "hold_still", "robot.action_reference"),
+    (DroidDegrees, "reported_pose", "robot.state.joint_position.unit"),
+    (DroidOpenIsOne, "reported_pose", "robot.state_gripper.open_value"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "field"), FALSE_OF_DROID)
+def test_pc_24_a_joint_robot_that_is_not_what_it_says(kind: type[DroidEnv], name: str, field: str) -> None:
+    with kind(find_task("pick_red_block")) as env:
+        assert field in probe(env, only=[name]).violated
+
+
+def test_pc_24_a_contract_that_takes_joint_targets_for_changes() -> None:
+    with envs.make("droid/pick_red_block") as env:
+        assert probe(env, only=["hold_still"]).holds
+        lie = changed(env.robot, action_reference="per_step")
+        assert probe(env, lie, ["hold_still"]).violated == ("robot.action_reference",)
+
+
 def test_a_rotation_format_is_told_from_another_of_its_width(panda: LiberoEnv, monkeypatch) -> None:
     """Quaternions, scalar first and last: the same four numbers in another order."""
     spec = changed(LIBERO_PANDA, state=[FieldSpec(name="q", width=4, unit="1", kind="rotation", rotation="quat_wxyz",
@@ -299,7 +368,7 @@ def test_a_rotation_format_is_told_from_another_of_its_width(panda: LiberoEnv, m
 
 
 def test_every_probe_has_been_seen_to_fail() -> None:
-    seen = {case[2] for case in LIARS} | {case[1] for case in (*FALSE_OF_FAKE, *FALSE_OF_PANDA)}
+    seen = {case[2] for case in LIARS} | {case[1] for case in (*FALSE_OF_FAKE, *FALSE_OF_PANDA, *FALSE_OF_DROID)}
     assert seen | {"camera_views"} == set(PROBES)
 
 
