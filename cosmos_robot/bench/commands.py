@@ -68,8 +68,9 @@ def policy(
         if dtype == "bfloat16":
             raise InputError("bench policy --shape tiny compares in float32; bfloat16 is for nano-slice")
         from cosmos_robot.bench.policy import policy_report
+        from cosmos_robot.bench.subjects import bench_contract
 
-        figures = policy_report(_joint_policy, repeats, _say)
+        figures = policy_report(_joint_policy, bench_contract(), repeats, _say)
     _report(figures, json)
 
 
@@ -84,8 +85,9 @@ def candidates(n: int = 8, repeats: int = 3, threads: int = 1, json: Path | None
     """
     _prepare(threads, json)
     from cosmos_robot.bench.policy import candidates_report
+    from cosmos_robot.bench.subjects import bench_contract
 
-    _report(candidates_report(_joint_policy, n, repeats, _say), json)
+    _report(candidates_report(_joint_policy, bench_contract(), n, repeats, _say), json)
 
 
 def encode(repeats: int = 5, vae_width: int = 16, threads: int = 1, json: Path | None = None) -> None:
@@ -99,8 +101,9 @@ def encode(repeats: int = 5, vae_width: int = 16, threads: int = 1, json: Path |
     """
     _prepare(threads, json)
     from cosmos_robot.bench.policy import encode_report
+    from cosmos_robot.bench.subjects import bench_contract
 
-    _report(encode_report(repeats, vae_width, _say), json)
+    _report(encode_report(bench_contract(), repeats, vae_width, _say), json)
 
 
 def train_step(

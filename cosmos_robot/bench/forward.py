@@ -57,7 +57,7 @@ def slice_report(
     transformer = nano_slice(layers, len(tokenizer), dtype)
     work = Work(transformer, contract_plan(contract, "wam", DROID_GRID), prompts, DOMAIN, DROID_WIDTH)
     with torch.inference_mode():
-        run = _stepwise(work, steps, dtype, progress)
+        run = stepwise(work, steps, dtype, progress)
     config, tokens = transformer.config, work.plan.latent_grid[0] * work.plan.patches(2)
     flops = step_flops(work)
     rate = statistics.median(run.rates)
@@ -81,14 +81,14 @@ def slice_report(
 
 
 @dataclass(frozen=True)
-class _Run:
+class Run:
     pair: Pair
     rates: list[float]
     difference: float
     largest: float
 
 
-def _stepwise(work: Work, steps: int, dtype: torch.dtype, progress: Progress) -> _Run:
+def stepwise(work: Work, steps: int, dtype: torch.dtype, progress: Progress = quiet) -> Run:
     config = work.transformer.config
     generator = torch.Generator().manual_seed(0)
     latents = torch.randn(1, config.latent_channel, *work.plan.latent_grid, generator=generator)
@@ -117,7 +117,7 @@ def _stepwise(work: Work, steps: int, dtype: torch.dtype, progress: Progress) ->
     start = torch.cat([latents.flatten(1), rows.flatten(1)], dim=1)
     denoise(branches, start, settings)
     pair = Pair(tuple(a for a, _ in taken), tuple(b for _, b in taken))
-    return _Run(pair, rates, max(differences), max(largest))
+    return Run(pair, rates, max(differences), max(largest))
 
 
 def _ours(work: Work, text: TextCache, video: Tensor, actions: Tensor, time: Tensor) -> Tensor:

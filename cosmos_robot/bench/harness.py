@@ -83,7 +83,9 @@ def transient_bytes(call: Callable[[], object]) -> int:
     Every allocation and release is read from torch's profiler, temporaries inside operators included; scratch memory
     that a kernel library takes for itself is not seen.
     """
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
+    ) as profiler:
         call()
     events = profiler.profiler.kineto_results.events()
     changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")

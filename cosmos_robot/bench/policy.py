@@ -18,22 +18,24 @@ from cosmos_robot.bench.harness import Pair, Progress, interleave, machine, quie
 from cosmos_robot.bench.subjects import (
     WIDTH,
     Peer,
-    bench_contract,
     held_bytes,
     observation,
     parameters,
     tiny_checkpoint,
 )
+from cosmos_robot.contract import Contract
 from cosmos_robot.errors import InputError
 
 MakePolicy = Callable[[Checkpoint], Any]
 """A checkpoint to a ``JointPolicy`` whose ``model.texts`` is its text store; policies lie above this package."""
 
 
-def policy_report(make_policy: MakePolicy, repeats: int = 5, progress: Progress = quiet) -> dict[str, Any]:
-    """One chunk of 16 actions from a 256-pixel picture, 4 steps, guidance 3. Ours runs as in a control loop, where the
+def policy_report(
+    make_policy: MakePolicy, contract: Contract, repeats: int = 5, progress: Progress = quiet
+) -> dict[str, Any]:
+    """One chunk of actions from a 256-pixel picture, as ``contract`` says. Ours runs as in a control loop, where the
     instruction has been read before; ``cold_ratio`` is with the text read anew each time."""
-    checkpoint = tiny_checkpoint(bench_contract())
+    checkpoint = tiny_checkpoint(contract)
     policy, peer, seen = make_policy(checkpoint), Peer(checkpoint), observation()
     start = starts(peer, [0])[0]
 
@@ -67,7 +69,7 @@ def policy_report(make_policy: MakePolicy, repeats: int = 5, progress: Progress 
 
 
 def candidates_report(
-    make_policy: MakePolicy, count: int = 8, repeats: int = 3, progress: Progress = quiet
+    make_policy: MakePolicy, contract: Contract, count: int = 8, repeats: int = 3, progress: Progress = quiet
 ) -> dict[str, Any]:
     """``count`` candidate chunks of one observation against as many pipeline calls, and what they take of memory.
 
@@ -76,7 +78,7 @@ def candidates_report(
     """
     if count < 2:
         raise InputError(f"bench candidates: expected n of at least 2, got {count}")
-    checkpoint = tiny_checkpoint(bench_contract())
+    checkpoint = tiny_checkpoint(contract)
     policy, peer, seen = make_policy(checkpoint), Peer(checkpoint), observation()
     begun = starts(peer, range(count))
 
@@ -110,11 +112,13 @@ def candidates_report(
     }
 
 
-def encode_report(repeats: int = 5, vae_width: int = 16, progress: Progress = quiet) -> dict[str, Any]:
+def encode_report(
+    contract: Contract, repeats: int = 5, vae_width: int = 16, progress: Progress = quiet
+) -> dict[str, Any]:
     """The clean first frame, alone, against the whole repeated clip that the pipeline encodes."""
     from cosmos_robot.backbone.cosmos3.latents import encode_first_frame
 
-    checkpoint = tiny_checkpoint(bench_contract(), vae_width=vae_width)
+    checkpoint = tiny_checkpoint(contract, vae_width=vae_width)
     peer, seen = Peer(checkpoint), observation()
     picture = seen.images["camera"][None]
 

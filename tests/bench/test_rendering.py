@@ -76,7 +76,7 @@ def test_report_holds_its_own_ratio() -> None:
 
 def test_command_prints_rows_and_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "bench.json"
-    flags = "--env fake/0 --steps 8 --episodes 1 --length 9 --json".split()
+    flags = ["--env", "fake/0", "--steps", "8", "--episodes", "1", "--length", "9", "--json"]
     assert cli.main(["bench", "rendering", *flags, str(out)]) == 0
     printed = capsys.readouterr().out
     for row in ("none", "every 8 steps", "every step", "every 8 steps, with resets"):
