@@ -24,6 +24,7 @@ from cosmos_robot.bench.subjects import (
     parameters,
 )
 from cosmos_robot.contract import Contract, SamplerSpec
+from cosmos_robot.errors import InputError
 from cosmos_robot.prompts import prompt_facts, render_prompt
 
 DROID = "cosmos3-nano-droid"
@@ -97,7 +98,9 @@ def stepwise(work: Work, steps: int, dtype: torch.dtype, progress: Progress = qu
     statics = [packed(work.transformer, work.plan, ids, work.domain) for ids in work.prompts]
     tokens = work.plan.latent_grid[0] * work.plan.patches(config.latent_patch_size) + work.plan.rows
     taken: list[tuple[float, float]] = []
-    rates, differences, largest = [], [], []
+    rates: list[float] = []
+    differences: list[float] = []
+    largest: list[float] = []
 
     def branches(state: Tensor, timestep: int, guided: bool) -> tuple[Tensor, Tensor]:
         video = state[:, : latents.numel()].view(latents.shape)
@@ -125,6 +128,8 @@ def _ours(work: Work, text: TextCache, video: Tensor, actions: Tensor, time: Ten
     out = velocity(
         work.transformer, work.plan, text, [[0], [1]], video, actions, time, [work.domain], ("video", "action")
     )
+    if out.video is None or out.action is None:
+        raise InputError("bench nano-slice needs a plan that denoises video and actions")
     rows = torch.zeros(2, *actions.shape[1:])
     rows[:, list(work.plan.noisy_rows)] = out.action
     return torch.cat([out.video.flatten(1), rows.flatten(1)], dim=1)

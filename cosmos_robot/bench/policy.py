@@ -151,6 +151,8 @@ def starts(peer: Peer, seeds: range | list[int]) -> list[tuple[Tensor, Tensor]]:
     found = []
     for seed in seeds:
         noise = draw_noise(plan, config.latent_channel, config.action_dim, WIDTH, [seed])
+        if noise.video is None or noise.action is None:
+            raise InputError("bench: the pipeline denoises video and actions; the contract's plan lacks one of them")
         latents = torch.cat([clean[:, :, :1], noise.video], dim=2)
         found.append((latents, F.pad(noise.action[0], (0, config.action_dim - WIDTH))))
     return found

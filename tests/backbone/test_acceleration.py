@@ -80,6 +80,13 @@ def test_compiled_layers_compute_the_same():
     assert torch.equal(action(transformer), plain)
 
 
+def test_context_parallel_hooks_are_not_ignored():
+    transformer = model()
+    transformer._cp_shard_fn = lambda *sequences: sequences
+    with pytest.raises(InputError, match="_cp_shard_fn"):
+        action(transformer)
+
+
 def test_cuda_graphs_of_a_model_on_the_cpu_are_refused():
     with pytest.raises(InputError, match="CUDA graphs need a model on a CUDA device, this one is on cpu"):
         compile_layers(model(), cuda_graphs=True)

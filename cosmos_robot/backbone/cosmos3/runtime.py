@@ -128,6 +128,11 @@ def join_rows(state: Tensor | None, actions: Tensor) -> Tensor:
 
 def _check_inputs(transformer, plan, text, index, latents, action_rows, timestep, want, hidden_at) -> None:
     config, batch = transformer.config, len(latents)
+    if transformer._cp_shard_fn is not None or transformer._cp_gather_fn is not None:
+        raise InputError(
+            "velocity: this transformer has context-parallel hooks (_cp_shard_fn, _cp_gather_fn), which only diffusers "
+            "itself calls; unset them, or split branches and candidates over processes (docs/speed.md)"
+        )
     expected = (batch, config.latent_channel, *plan.latent_grid)
     if tuple(latents.shape) != expected:
         raise InputError(f"velocity: expected latents {expected}, got {tuple(latents.shape)}")
