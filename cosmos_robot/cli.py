@@ -45,6 +45,7 @@ COMMANDS = {
         "cosmos_robot.bench.commands:serve", "round trips to a policy server, ours against openpi's"
     ),
     "bench evaluation": Command("cosmos_robot.eval.speed:main_speed", "what pictures cost the evaluator"),
+    "bench loop": Command("cosmos_robot.bench.commands:loop", "a robot driven through a slow network: ticks and path"),
     "bench rendering": Command("cosmos_robot.bench.commands:rendering", "control steps a second, with pictures or not"),
     "data lint": Command("cosmos_robot.data.commands:lint", "what is wrong with a dataset, and its conventions", True),
     "data stats": Command("cosmos_robot.data.commands:stats", "statistics of one or several datasets", True),
@@ -86,6 +87,7 @@ EXTRAS = {
     "openpi_server": "dev",
     "gymnasium": "libero",
     "mujoco": "libero",
+    "gym_aloha": "aloha",
     "libero": "libero",
     "robosuite": "libero",
     "av": "libero",

@@ -26,9 +26,8 @@ from cosmos_robot.errors import InputError, RobotError
 from cosmos_robot.hardware import franka_model as model
 from cosmos_robot.hardware.cameras import Camera, fitted, pictures
 from cosmos_robot.hardware.franky_link import FrankaHand, Link, franky, translated
-from cosmos_robot.hardware.gate import Moment, judge
 from cosmos_robot.hardware.gripper import Gripper, Hand
-from cosmos_robot.hardware.robot import Robot, Sent
+from cosmos_robot.hardware.robot import Robot, Sent, at_rate
 from cosmos_robot.types import Observation
 
 Array = NDArray[np.float64]
@@ -39,13 +38,14 @@ GRIPPER: Final = BinaryGripper(GripperRange(open_value=0.0, closed_value=1.0), t
 @dataclass(frozen=True)
 class FrankaOptions:
     """speed: share of the arm's limits that is used, in the gate and in the planner. workspace: two corners (3,) in
-    metres that the tool stays between. realtime: ``enforce`` for an arm, ``ignore`` for a simulator. connect_timeout_s,
-    recover_timeout_s: patience. home_gripper: find the hand's range when connecting. torque, force: what the arm may
-    feel before it stops by itself, Nm and N.
+    metres that the tool stays between. rate_hz: of commands, DROID's 15 unless given. realtime: ``enforce`` for an arm,
+    ``ignore`` for a simulator. connect_timeout_s, recover_timeout_s: patience. home_gripper: find the hand's range when
+    connecting. torque, force: what the arm may feel before it stops by itself, Nm and N.
     """
 
     speed: float = 0.5
     workspace: tuple[ArrayLike, ArrayLike] | None = None
+    rate_hz: float | None = None
     realtime: Literal["enforce", "ignore"] = "enforce"
     connect_timeout_s: float = 5.0
     recover_timeout_s: float = 10.0
@@ -60,9 +60,7 @@ class FrankaOptions:
 
 
 class FrankaArm(Robot):
-    """What joint and Cartesian control share. ``gate_tool`` is what a ``Gate`` over this robot takes as ``tool``."""
-
-    gate_tool: Callable[[Array], Array]
+    """What joint and Cartesian control share."""
 
     def __init__(
         self,
@@ -73,7 +71,7 @@ class FrankaArm(Robot):
         hand: Callable[[], Hand] | None,
     ):
         self.host, self.options = host, options
-        self.robot = fitted(spec, cameras or {})
+        self.robot = fitted(at_rate(spec, options.rate_hz), cameras or {})
         self._cameras = dict(cameras or {})
         self._make_hand = hand or (lambda: FrankaHand(self.host, home=options.home_gripper))
         self._period = 1.0 / self.robot.rate_hz
@@ -113,19 +111,17 @@ class FrankaArm(Robot):
     def send(self, values: Array) -> Sent:
         """Move on towards ``values`` (D,). What the limits do not allow is refused here too, whoever sends it."""
         measured = self.position()
-        verdict = judge(values, self.limits, Moment(measured, self._last, self._period, 0.0), self._tool)
-        if verdict.values is None:
-            raise RobotError(f"refused to send: {verdict.reason}; put a Gate with this robot's limits before it")
+        allowed, changed = self.guarded(values, measured, self._last)
         before = measured if self._last is None else self._last
-        arm, notes = self._slowed(verdict.values[:-1], before[:-1])
+        arm, notes = self._slowed(allowed[:-1], before[:-1])
         velocity = np.zeros(len(arm)) if self._last is None else (arm - before[:-1]) / self._period
         with translated("arm"):
             self._link.robot.move(self._motion(arm, velocity), asynchronous=True)
         self._in_control = True
-        sent = np.append(arm, self._grip(float(verdict.values[-1])))
+        sent = np.append(arm, self._grip(float(allowed[-1])))
         self._last = sent
         fault = self._gripper.fault if self._gripper else ""
-        return Sent(sent, (*map(str, verdict.interventions), *notes, *([f"gripper: {fault}"] if fault else [])))
+        return Sent(sent, (*changed, *notes, *([f"gripper: {fault}"] if fault else [])))
 
     def hold(self) -> None:
         """Nothing to do: the last motion ends at rest and stays. Raises RobotError if it has not."""
@@ -185,9 +181,6 @@ class FrankaArm(Robot):
     @abstractmethod
     def _slowed(self, target: Array, before: Array) -> tuple[Array, tuple[str, ...]]:
         """``target`` as far as this arm may go in one period, and what was changed."""
-
-    def _tool(self, command: Array) -> Array:
-        return type(self).gate_tool(command)
 
     def _prepare(self, robot: Any) -> None:
         """Lower the planner's limits, which are the Panda's, to what the FR3 allows too."""
@@ -254,8 +247,6 @@ class FrankaRobot(FrankaArm):
     hand: connects to another gripper than the Franka Hand.
     """
 
-    gate_tool = staticmethod(model.tool_position)
-
     def __init__(
         self,
         host: str,
@@ -266,6 +257,10 @@ class FrankaRobot(FrankaArm):
         options = options or FrankaOptions()
         super().__init__(host, load_robot("droid-franka-fr3"), options, cameras, hand)
         self.limits = model.joint_limits(self.robot, options.speed, workspace=options.workspace)
+
+    def tool(self, command: Array) -> Array:
+        """By forward kinematics, with the Franka Hand."""
+        return model.tool_position(command)
 
     def _fields(self, state: Any) -> dict[str, Array]:
         return {"joint_position": np.array(state.q)}
@@ -292,8 +287,6 @@ class FrankaCartesianRobot(FrankaArm):
     """An FR3 commanded by poses of its tool: metres and Euler angles in its base. Asked for by name only; the joints'
     range is then the controller's business, and a pose it cannot reach ends in a fault."""
 
-    gate_tool = staticmethod(lambda command: np.asarray(command)[:3])
-
     def __init__(
         self,
         host: str,
@@ -304,6 +297,10 @@ class FrankaCartesianRobot(FrankaArm):
         options = options or FrankaOptions()
         super().__init__(host, load_robot("droid-franka-cartesian"), options, cameras, hand)
         self.limits = model.cartesian_limits(self.robot, options.speed, options.workspace)
+
+    def tool(self, command: Array) -> Array:
+        """The commanded place itself."""
+        return np.asarray(command)[:3]
 
     def _fields(self, state: Any) -> dict[str, Array]:
         pose = state.O_T_EE

@@ -45,7 +45,7 @@ _OFFSET: Final = np.array([0.30, 0.20, 0.20, 0.30, 0.35, 0.35, 0.35])
 _SLOPE: Final = np.array([12, 5.17, 7, 8, 34, 11, 34.0])
 _BEYOND: Final = np.array([0.0064, 0.0081, 0.0058, 0.0060, 0.0036, 0.0036, 0.0037])
 
-# Denavit-Hartenberg parameters in Craig's convention, as Franka publishes them: a, d, alpha; the last row is the flange.
+# Denavit-Hartenberg parameters in Craig's convention, as Franka publishes them: a, d, alpha; the flange is last.
 _DH: Final = (
     (0.0, 0.333, 0.0),
     (0.0, 0.0, -np.pi / 2),

@@ -57,11 +57,16 @@ class SimulatedArm:
                 pipe.close()
 
 
+def simulator_options(rate_hz: float | None = None) -> FrankaOptions:
+    """Options for a simulated arm: no real-time scheduling, and more patience."""
+    return FrankaOptions(rate_hz=rate_hz, realtime="ignore", connect_timeout_s=PATIENCE_S)
+
+
 class FrankaSimRobot(FrankaRobot):
     """``FrankaRobot`` with a simulated arm of its own, which starts with ``connect`` and ends with ``close``."""
 
     def __init__(self, options: FrankaOptions | None = None, cameras: Mapping[str, Camera] | None = None):
-        super().__init__("", options or FrankaOptions(realtime="ignore"), cameras)
+        super().__init__("", options or simulator_options(), cameras)
         self.simulator: SimulatedArm | None = None
 
     def connect(self) -> None:

@@ -101,7 +101,8 @@ class Gripper:
                 moving = not hand.settled(LOOK_S)
                 continue
             with self._wake:
-                self._wake.wait_for(lambda: self._closing or self._wanted not in (None, done), LOOK_S)
+                if self._wanted in (None, done):
+                    self._wake.wait(LOOK_S)
                 wanted = self._wanted
             if self._closing or wanted is None or wanted == done:
                 continue

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cosmos_robot.contract import RobotSpec
-from cosmos_robot.hardware.gate import Limits
+from cosmos_robot.errors import InputError, RobotError
+from cosmos_robot.hardware.gate import Limits, Moment, judge
 from cosmos_robot.types import Observation
 
 
@@ -23,6 +24,13 @@ class Sent:
     notes: tuple[str, ...] = ()
 
 
+def at_rate(spec: RobotSpec, rate_hz: float | None) -> RobotSpec:
+    """``spec`` at another control rate; itself for None. Raises InputError for a rate that is not over zero."""
+    if rate_hz is not None and not 0 < rate_hz < float("inf"):
+        raise InputError(f"rate_hz: expected a number over zero, got {rate_hz!r}")
+    return spec if rate_hz is None else spec.model_copy(update={"rate_hz": float(rate_hz)})
+
+
 class Robot(ABC):
     """One robot behind the control loop. A subclass sets ``robot`` and ``limits``.
 
@@ -32,6 +40,22 @@ class Robot(ABC):
 
     robot: RobotSpec
     limits: Limits
+
+    def tool(self, command: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Where the tool (3,) would be under ``command``, metres; for robots whose limits hold a workspace."""
+        raise RobotError(f"{self.robot.name!r} does not tell where its tool is; leave the workspace out of its limits")
+
+    def guarded(
+        self, values: NDArray[np.float64], measured: NDArray[np.float64], last: NDArray[np.float64] | None
+    ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+        """The last look at a command before it is sent, whoever sends it: ``judge`` under the robot's own limits.
+
+        Returns (values, notes). Raises RobotError for what may not be sent at all."""
+        moment = Moment(measured, last, 1.0 / self.robot.rate_hz, 0.0)
+        verdict = judge(values, self.limits, moment, self.tool)
+        if verdict.values is None:
+            raise RobotError(f"refused to send: {verdict.reason}; put a Gate with this robot's limits before it")
+        return verdict.values, tuple(map(str, verdict.interventions))
 
     @abstractmethod
     def connect(self) -> None:

@@ -11,7 +11,7 @@ from cosmos_robot.envs.base import RobotEnv
 from cosmos_robot.errors import InputError, RobotError
 from cosmos_robot.hardware.clock import Clock
 from cosmos_robot.hardware.gate import UNLIMITED, Limits
-from cosmos_robot.hardware.robot import Robot, Sent
+from cosmos_robot.hardware.robot import Robot, Sent, at_rate
 from cosmos_robot.types import Observation
 
 
@@ -31,10 +31,13 @@ class SimulatedRobot(Robot):
         position_fields: tuple[str, ...] | None = None,
         reset_options: dict[str, Any] | None = None,
         seed: int | None = None,
+        rate_hz: float | None = None,
     ):
-        """limits: default none but the spec's own ranges. Raises InputError for absolute commands without fields that
-        line up, or for commands relative to a chunk's first pose, which have no meaning one by one."""
-        self.robot = env.robot
+        """rate_hz: of commands; each is repeated for as many steps as the environment takes meanwhile. limits: default
+        none but the spec's own ranges. Raises InputError for absolute commands without fields that line up, or for
+        commands relative to a chunk's first pose, which have no meaning one by one."""
+        self.robot = at_rate(env.robot, rate_hz)
+        self._repeats = _repeats(env, self.robot.rate_hz)
         self.limits = limits or unlimited(env)
         self._env, self._clock, self._options, self._seed = env, clock, reset_options, seed
         self._fields = _aligned(env, position_fields)
@@ -63,7 +66,9 @@ class SimulatedRobot(Robot):
     def send(self, values: NDArray[np.float64]) -> Sent:
         """Step the environment once."""
         notes = () if not self.ended else ("the episode has ended",)
-        if not self.ended:
+        for _ in range(self._repeats):
+            if self.ended:
+                break
             self._observation, _, terminated, truncated, info = self._env.step(values)
             self._last = np.array(values)
             self.success = bool(info["success"])
@@ -104,6 +109,17 @@ class SimulatedRobot(Robot):
                     still[start : start + field.width] = kept
                 start += field.width
         return still
+
+
+def _repeats(env: RobotEnv, rate_hz: float) -> int:
+    times = env.robot.rate_hz / rate_hz
+    whole = round(times)
+    if whole < 1 or abs(times - whole) > 1e-6 or (whole > 1 and env.robot.action_reference != "absolute"):
+        raise InputError(
+            f"{env.robot.name!r} steps at {env.robot.rate_hz} Hz and cannot be driven at {rate_hz} Hz; expected its "
+            "own rate or, for absolute commands, a whole part of it"
+        )
+    return whole
 
 
 def unlimited(env: RobotEnv) -> Limits:

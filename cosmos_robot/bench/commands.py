@@ -1,4 +1,4 @@
-"""``cosmos-robot bench rendering|policy|candidates|encode|train-step``: figures on the screen, or as JSON."""
+"""``cosmos-robot bench policy|candidates|encode|train-step|serve|loop|rendering``: figures to look at, or as JSON."""
 
 from __future__ import annotations
 
@@ -138,6 +138,62 @@ def serve(clients: int = 4, requests: int = 150, hz: float = 15.0, turns: int = 
     from cosmos_robot.bench.serving import Load, serving_report
 
     _report(serving_report(Load(clients, requests, hz, turns), _say), json)
+
+
+def loop(
+    robot: str = "franka-sim",
+    hz: float | None = None,
+    latency_ms: str = "250",
+    drop: float = 0.0,
+    seconds: float = 30.0,
+    strategy: Literal["sync", "latest", "blend", "ensemble", "rtc"] = "rtc",
+    rows: int = 32,
+    execute: int = 16,
+    seed: int = 0,
+    host: str | None = None,
+    json: Path | None = None,
+) -> None:
+    """The control loop on a robot, driven by a policy whose path is known through a slow network. The robot moves.
+
+    Args:
+        robot: name of the robot.
+        hz: rate of commands, the robot's own unless given.
+        latency_ms: time to an answer, or SHORTEST:LONGEST to draw it evenly between.
+        drop: share of answers that never come.
+        seconds: how long to drive.
+        strategy: how chunks are joined. rtc sends the commands that will be used up meanwhile along with the question,
+            so that chunks join without a seam whatever the delay.
+        rows: of a chunk.
+        execute: rows of a chunk to use before the next should take over.
+        seed: of delays and of a simulated scene.
+        host: address of a real robot's controller.
+        json: file to write the figures to, - for the screen.
+    """
+    _check(json)
+    from cosmos_robot.hardware.robots import Setup, make_robot
+    from cosmos_robot.hardware.trial import Network, run_trial
+    from cosmos_robot.serve.service import take_short_turns
+
+    network = Network(_latency(latency_ms), drop, seed)
+    take_short_turns()
+    driven = make_robot(robot, Setup(host=host, rate_hz=hz, seed=seed))
+    figures = run_trial(driven, network, seconds, strategy, rows, execute)
+    settings = {
+        "robot": robot,
+        "hz": driven.robot.rate_hz,
+        "strategy": strategy,
+        "latency_ms": latency_ms,
+        "drop": drop,
+    }
+    _report({"bench": "loop", **settings, **figures}, json)
+
+
+def _latency(words: str) -> tuple[float, float]:
+    try:
+        low, _, high = words.partition(":")
+        return float(low) / 1e3, float(high or low) / 1e3
+    except ValueError:
+        raise InputError(f"latency_ms: expected milliseconds, or SHORTEST:LONGEST, got {words!r}") from None
 
 
 def _joint_policy(checkpoint: Any) -> Any:
