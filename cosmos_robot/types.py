@@ -212,6 +212,11 @@ class VideoPrediction:
         """(F, H, W, 3) uint8, read-only; decoded when first asked for."""
         return self.video()
 
+    @property
+    def end_time(self) -> float:
+        """The time of the last frame, seconds."""
+        return self.start_time + (len(self) - 1) / self.rate_hz
+
     def __len__(self) -> int:
         """Frames, the first included."""
         return self.video.shape[0]

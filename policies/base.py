@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cosmos_robot.contract import Contract
-from cosmos_robot.errors import InputError
+from cosmos_robot.errors import ContractError, InputError
 from cosmos_robot.images import compose_canvas
 from cosmos_robot.types import ActionChunk, Clip, Observation, VideoPrediction
 
@@ -21,7 +22,7 @@ from cosmos_robot.types import ActionChunk, Clip, Observation, VideoPrediction
 class Policy(ABC):
     """From an observation to a chunk of commands in the robot's units.
 
-    A subclass sets ``contract`` and writes ``_act``.
+    A subclass sets ``contract`` and writes ``_act``, and ``_continue`` where its chunks can go on from given rows.
     """
 
     contract: Contract
@@ -31,19 +32,38 @@ class Policy(ABC):
         """The cameras whose pictures ``act`` reads, so that nobody draws the others."""
         return ()
 
-    def act(self, observations: Sequence[Observation], seeds: Sequence[int]) -> list[ActionChunk]:
+    def act(
+        self,
+        observations: Sequence[Observation],
+        seeds: Sequence[int],
+        committed: Sequence[NDArray[np.float64]] | None = None,
+    ) -> list[ActionChunk]:
         """One chunk of ``contract.model.chunk`` rows for each observation; the same observation may stand several
         times, with other seeds, for several candidates.
 
-        Raises InputError where the two lengths differ, a seed is no whole number of 32 bits, or an observation lacks
-        what the contract's robot delivers.
+        committed: for each observation the first rows (k, D) of its chunk, in the robot's units: commands that will be
+        carried out before the answer is there. The chunk holds them as they are, and goes on from them.
+        Raises InputError where the lengths differ, a seed is no whole number of 32 bits, committed rows do not fit, or
+        an observation lacks what the contract's robot delivers; ContractError for a policy that cannot be given rows.
         """
         check_seeds("act", "observations", observations, seeds)
-        return self._act(observations, seeds) if observations else []
+        if committed is None:
+            return self._act(observations, seeds) if observations else []
+        given = _checked_rows(self.contract, committed, len(observations))
+        return self._continue(observations, seeds, given) if observations else []
 
     @abstractmethod
     def _act(self, observations: Sequence[Observation], seeds: Sequence[int]) -> list[ActionChunk]:
         """``act`` for at least one observation and as many seeds."""
+
+    def _continue(
+        self, observations: Sequence[Observation], seeds: Sequence[int], committed: Sequence[NDArray[np.float64]]
+    ) -> list[ActionChunk]:
+        """``act`` with rows given, checked before: each (k, D), finite, 0 <= k < chunk."""
+        raise ContractError(
+            f"{self.contract.model.name!r}, as {type(self).__name__}, cannot go on from committed rows; ask without "
+            "them (a control loop: any strategy but rtc)"
+        )
 
 
 class JointPolicy(Policy):
@@ -54,16 +74,24 @@ class JointPolicy(Policy):
     ) -> list[tuple[ActionChunk, VideoPrediction]]:
         """As ``act``, each chunk with the video that was denoised with it."""
         check_seeds("foresee", "observations", observations, seeds)
-        return self._foresee(observations, seeds) if observations else []
+        return self._foresee(observations, seeds, None) if observations else []
 
     def _act(self, observations: Sequence[Observation], seeds: Sequence[int]) -> list[ActionChunk]:
-        return [chunk for chunk, _ in self._foresee(observations, seeds)]
+        return [chunk for chunk, _ in self._foresee(observations, seeds, None)]
+
+    def _continue(
+        self, observations: Sequence[Observation], seeds: Sequence[int], committed: Sequence[NDArray[np.float64]]
+    ) -> list[ActionChunk]:
+        return [chunk for chunk, _ in self._foresee(observations, seeds, committed)]
 
     @abstractmethod
     def _foresee(
-        self, observations: Sequence[Observation], seeds: Sequence[int]
+        self,
+        observations: Sequence[Observation],
+        seeds: Sequence[int],
+        committed: Sequence[NDArray[np.float64]] | None,
     ) -> list[tuple[ActionChunk, VideoPrediction]]:
-        """``foresee`` for at least one observation and as many seeds."""
+        """``foresee`` for at least one observation and as many seeds; committed as in ``Policy._continue``, or None."""
 
 
 class WorldModel(ABC):
@@ -111,7 +139,7 @@ class WorldModel(ABC):
         self._check_chunks(actions, len(predictions))
         if carry not in ("pixels", "latent"):
             raise InputError(f"extend: expected carry 'pixels' or 'latent', got {carry!r}")
-        if self.contract.model.state_row and (states is None or len(states) != len(predictions)):
+        if self.contract.model.state_row and predictions and (states is None or len(states) != len(predictions)):
             raise InputError(
                 f"extend: {self.contract.model.name!r} reads the robot's state, which no video shows: pass one state "
                 f"for each of {len(predictions)} predictions, got {None if states is None else len(states)}"
@@ -190,3 +218,29 @@ def check_seeds(verb: str, what: str, given: Sequence[object], seeds: Sequence[i
     for seed in seeds:
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
             raise InputError(f"{verb}: expected seeds that are whole numbers from 0 to 2**32 - 1, got {seed!r}")
+
+
+def begun_with(committed: Sequence[NDArray[np.float64]], chunks: Sequence[ActionChunk]) -> list[ActionChunk]:
+    """``chunks`` with the rows (k, D) that each was given in place of its first ones."""
+    return [
+        replace(chunk, values=np.concatenate([rows, chunk.values[len(rows) :]]))
+        for rows, chunk in zip(committed, chunks, strict=True)
+    ]
+
+
+def _checked_rows(
+    contract: Contract, committed: Sequence[NDArray[np.float64]], count: int
+) -> list[NDArray[np.float64]]:
+    if len(committed) != count:
+        raise InputError(f"act: {count} observations but committed rows for {len(committed)}; pass them for each")
+    width, chunk, out = contract.robot.action_width, contract.model.chunk, []
+    for rows in committed:
+        given = np.asarray(rows, dtype=np.float64)
+        if given.ndim != 2 or given.shape[1] != width or len(given) >= chunk:
+            raise InputError(
+                f"committed: expected rows (k, {width}) with k below the chunk of {chunk}, got {given.shape}"
+            )
+        if not np.isfinite(given).all():
+            raise InputError(f"committed: row {int(np.argwhere(~np.isfinite(given))[0, 0])} is not finite")
+        out.append(given)
+    return out

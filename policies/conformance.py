@@ -13,13 +13,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from cosmos_robot.contract import Contract
-from cosmos_robot.errors import InputError
+from cosmos_robot.errors import ContractError, InputError
 from cosmos_robot.policies.base import Policy
 from cosmos_robot.types import ActionChunk, Image, LazyImages, Observation
 
 INSTRUCTIONS = ("pick up the red block", "Put the bowl on the plate.", "open the drawer")
 BATCH_TOLERANCE = 1e-4
 """Alone or in a batch, float32 sums run in another order: allowed difference, as a share of the command range."""
+ROUNDING = 1e-6
+"""Of committed rows through a codec in float32, as a share of the command range."""
 
 
 def run(make: Callable[[], Policy]) -> list[str]:
@@ -82,7 +84,7 @@ def check_batch_equals_alone(policy: Policy) -> None:
         alone = policy.act([observation], [seed])[0]
         for other in (together[i], reverse[i]):
             apart = float(np.abs(alone.values - other.values).max())
-            assert apart <= BATCH_TOLERANCE * _range(policy), f"chunk {i} differs by {apart} in a batch"
+            assert apart <= BATCH_TOLERANCE * command_range(policy.contract), f"chunk {i} differs by {apart} in a batch"
 
 
 def check_reads_only_its_cameras(policy: Policy) -> None:
@@ -104,12 +106,39 @@ def check_seeds_fit_observations(policy: Policy) -> None:
     assert policy.act([], []) == [], "no observations gave chunks"
 
 
+def check_goes_on_from_committed_rows(policy: Policy) -> None:
+    """Given the first rows of a chunk, the chunk holds them as they are, in a batch as alone; rows that do not fit are
+    refused. A policy that cannot be given rows says so with ContractError."""
+    observations, seeds = _observations(policy), [3, 4, 5]
+    chunk, width = policy.contract.model.chunk, policy.contract.robot.action_width
+    kept = [min(chunk - 1, count) for count in (2, 1, 2)]
+    given = [c.values[1 : 1 + k] for c, k in zip(policy.act(observations, [6, 7, 8]), kept, strict=True)]
+    try:
+        together = policy.act(observations, seeds, given)
+    except ContractError:
+        return
+    limit = BATCH_TOLERANCE * command_range(policy.contract)
+    for observation, seed, rows, found in zip(observations, seeds, given, together, strict=True):
+        assert found.values.shape == (chunk, width), f"chunk has shape {found.values.shape} after committed rows"
+        apart = float(np.abs(found.values[: len(rows)] - rows).max(initial=0))
+        assert apart <= ROUNDING * command_range(policy.contract), f"committed rows came back {apart} away"
+        alone = policy.act([observation], [seed], [rows])[0]
+        assert np.abs(alone.values - found.values).max() <= limit, "a chunk with committed rows differs in a batch"
+    for wrong in (np.zeros((1, width + 1)), np.zeros((chunk, width)), np.full((1, width), np.nan), np.zeros(width)):
+        try:
+            policy.act(observations[:1], [1], [wrong])
+        except InputError:
+            continue
+        raise AssertionError(f"committed rows of shape {wrong.shape}, {wrong.ravel()[0]}, were accepted")
+
+
 CHECKS: dict[str, Callable[[Policy], None]] = {
     "chunks_match_contract": check_chunks_match_contract,
     "same_seed_same_chunk": check_same_seed_same_chunk,
     "batch_equals_alone": check_batch_equals_alone,
     "reads_only_its_cameras": check_reads_only_its_cameras,
     "seeds_fit_observations": check_seeds_fit_observations,
+    "goes_on_from_committed_rows": check_goes_on_from_committed_rows,
 }
 
 
@@ -117,8 +146,9 @@ def _observations(policy: Policy) -> Sequence[Observation]:
     return [some_observation(policy.contract, 10 + i, text) for i, text in enumerate(INSTRUCTIONS)]
 
 
-def _range(policy: Policy) -> float:
-    robot = policy.contract.robot
+def command_range(contract: Contract) -> float:
+    """Width of the robot's command range, 1 without one."""
+    robot = contract.robot
     return 1.0 if robot.action_low is None or robot.action_high is None else robot.action_high - robot.action_low
 
 

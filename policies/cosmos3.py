@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from cosmos_robot.backbone.cosmos3.layout import PlanMode, contract_plan
 from cosmos_robot.backbone.cosmos3.load import Checkpoint, load_checkpoint
+from cosmos_robot.contract import Contract
 from cosmos_robot.errors import ContractError, InputError
-from cosmos_robot.policies.base import InverseModel, JointPolicy, Policy, WorldModel
+from cosmos_robot.policies.base import InverseModel, JointPolicy, Policy, WorldModel, begun_with
 from cosmos_robot.policies.cosmos3_model import Cosmos3Model
 from cosmos_robot.types import ActionChunk, Clip, Observation, VideoPrediction
 
@@ -45,6 +46,13 @@ class Cosmos3Policy(Policy):
         samples = self.model.run(self.mode, observations, self.model.first_latents(observations), seeds)
         return self.model.chunks(samples, observations, [o.time for o in observations])
 
+    def _continue(
+        self, observations: Sequence[Observation], seeds: Sequence[int], committed: Sequence[NDArray[np.float64]]
+    ) -> list[ActionChunk]:
+        latents = self.model.first_latents(observations)
+        samples = self.model.run(self.mode, observations, latents, seeds, committed=committed)
+        return begun_with(committed, self.model.chunks(samples, observations, [o.time for o in observations]))
+
 
 class Cosmos3JointPolicy(JointPolicy, Cosmos3Policy):
     """Actions and the video of them, denoised together (mode ``wam``). The video is decoded only if somebody looks."""
@@ -52,10 +60,15 @@ class Cosmos3JointPolicy(JointPolicy, Cosmos3Policy):
     mode: PlanMode = "wam"
 
     def _foresee(
-        self, observations: Sequence[Observation], seeds: Sequence[int]
+        self,
+        observations: Sequence[Observation],
+        seeds: Sequence[int],
+        committed: Sequence[NDArray[np.float64]] | None,
     ) -> list[tuple[ActionChunk, VideoPrediction]]:
-        samples = self.model.run(self.mode, observations, self.model.first_latents(observations), seeds)
+        latents = self.model.first_latents(observations)
+        samples = self.model.run(self.mode, observations, latents, seeds, committed=committed)
         chunks = self.model.chunks(samples, observations, [o.time for o in observations])
+        chunks = chunks if committed is None else begun_with(committed, chunks)
         return [
             (chunk, self.model.prediction(found.video, chunk, o.instruction, o.time))
             for found, chunk, o in zip(samples, chunks, observations, strict=True)
@@ -116,7 +129,7 @@ class Cosmos3WorldModel(WorldModel):
         ]
         samples = self.model.run(self.mode, junctions, first, seeds, actions)
         return [
-            self.model.prediction(found.video, chunk, p.instruction, p.start_time + (len(p) - 1) / p.rate_hz)
+            self.model.prediction(found.video, chunk, p.instruction, p.end_time)
             for found, chunk, p in zip(samples, actions, predictions, strict=True)
         ]
 
@@ -155,14 +168,14 @@ def load(ref: str | Path, device: str = "cpu") -> Cosmos3Policy:
     )
 
 
-def load_world_model(ref: str | Path, device: str = "cpu") -> Cosmos3WorldModel:
-    """The world model of a checkpoint given by name, folder or hub id."""
-    return Cosmos3WorldModel(load_checkpoint(ref, device=device))
+def load_world_model(ref: str | Path, device: str = "cpu", contract: Contract | None = None) -> Cosmos3WorldModel:
+    """The world model of a checkpoint given by name, folder or hub id; ``contract`` instead of its own."""
+    return Cosmos3WorldModel(load_checkpoint(ref, device=device, contract=contract))
 
 
-def load_inverse_model(ref: str | Path, device: str = "cpu") -> Cosmos3InverseModel:
-    """The inverse model of a checkpoint given by name, folder or hub id."""
-    return Cosmos3InverseModel(load_checkpoint(ref, device=device))
+def load_inverse_model(ref: str | Path, device: str = "cpu", contract: Contract | None = None) -> Cosmos3InverseModel:
+    """The inverse model of a checkpoint given by name, folder or hub id; ``contract`` instead of its own."""
+    return Cosmos3InverseModel(load_checkpoint(ref, device=device, contract=contract))
 
 
 def _model(checkpoint: Checkpoint | Cosmos3Model, mode: PlanMode) -> Cosmos3Model:

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cosmos_robot.actions.codec import Codec, state_vector
+from cosmos_robot.actions.grippers import GripperRange
 from cosmos_robot.backbone.cosmos3.checks import check_settings
 from cosmos_robot.backbone.cosmos3.latents import crop_content, decode, encode_clip, encode_first_frame
-from cosmos_robot.backbone.cosmos3.layout import PlanMode, TokenPlan, contract_plan
+from cosmos_robot.backbone.cosmos3.layout import PlanMode, TokenPlan, contract_plan, given_rows
 from cosmos_robot.backbone.cosmos3.load import Checkpoint
 from cosmos_robot.backbone.cosmos3.runtime import TextCache, encode_text, join_rows
 from cosmos_robot.backbone.cosmos3.sampler import Given, Noise, Sample, draw_noise, sample
@@ -101,39 +102,54 @@ class Cosmos3Model:
         seeds: Sequence[int],
         actions: Sequence[ActionChunk] | None = None,
         noise: Noise | None = None,
+        committed: Sequence[NDArray[np.float64]] | None = None,
     ) -> list[Sample]:
-        """Denoise one sample for each situation; those with equally long histories go through together.
+        """Denoise one sample for each situation; those with equally long histories and given rows go through together.
 
         latents: (B, C, 1, h, w), or with every frame of the plan where they are all given. actions: the given chunks of
-        forward dynamics. noise: used instead of drawing it from ``seeds``; then all histories must be equally long.
+        forward dynamics. committed: for each situation the first commands (k, D) of its chunk, in the robot's units:
+        clean rows, which stand at the beginning of the sample's actions. noise: used instead of drawing it from
+        ``seeds``; then all must go through together.
         Each sample comes back without a batch axis. Raises as ``contract_plan`` and ``sample`` do.
         """
-        lengths = [0 if s.history is None else len(s.history) for s in situations]
-        if noise is not None and len(set(lengths)) > 1:
-            raise InputError(f"noise for histories of {sorted(set(lengths))} rows; pass equally long ones")
+        commands, chunk = committed if actions is None else [a.values for a in actions], self.contract.model.chunk
+        sizes = [
+            (0 if s.history is None else len(s.history), 0 if committed is None else len(committed[i]))
+            for i, s in enumerate(situations)
+        ]
+        if noise is not None and len(set(sizes)) > 1:
+            raise InputError(f"noise for histories and given rows of {sorted(set(sizes))}; pass equally long ones")
         found: dict[int, Sample] = {}
-        for length in dict.fromkeys(lengths):
-            group = [i for i, other in enumerate(lengths) if other == length]
-            everybody = len(group) == len(lengths)
-            plan = contract_plan(self.contract, mode, self.grid, length)
+        for size in dict.fromkeys(sizes):
+            group = [i for i, other in enumerate(sizes) if other == size]
+            plan = given_rows(contract_plan(self.contract, mode, self.grid, size[0]), chunk, size[1])
             text, given = self._given(
                 mode,
                 plan,
                 [situations[i] for i in group],
-                latents if everybody else latents[group],
-                None if actions is None else [actions[i] for i in group],
+                latents if len(group) == len(sizes) else latents[group],
+                None if commands is None else np.stack([commands[i] for i in group]),
             )
             start = self._noise(plan, [seeds[i] for i in group]) if noise is None else noise
             together = sample(self.checkpoint.transformer, plan, text, given, self.contract.model.sampler, start)
+            action = self._whole(together.action, given, size[1])
             for row, i in enumerate(group):
-                found[i] = Sample(*(None if part is None else part[row] for part in (together.action, together.video)))
+                found[i] = Sample(*(None if part is None else part[row] for part in (action, together.video)))
         return [found[i] for i in range(len(situations))]
+
+    def _whole(self, denoised: Tensor | None, given: Given, count: int) -> Tensor | None:
+        """(B, T, W): the denoised commands after the ``count`` that were given."""
+        if denoised is None or not count or given.action_rows is None:
+            return denoised
+        commands = given.action_rows[:, -self.contract.model.chunk :, : given.action_width]
+        return torch.cat([commands[:, :count], denoised], dim=1)
 
     def chunks(self, samples: Sequence[Sample], situations: Sequence[Situation], times: Sequence[float]):
         """The commands of ``samples`` as chunks in the robot's units."""
-        rows = np.stack([s.action.cpu().numpy() for s in samples])
-        states = self._states(situations) if self._reads_state() else None
-        actions = self.codec.decode_actions(rows, states)
+        rows = [s.action.cpu().numpy() for s in samples]
+        states = self._states(situations) if self._reads_state() else [None] * len(rows)
+        opened = [self._were_open(s) for s in situations]
+        actions = [self.codec.decode_actions(*each) for each in zip(rows, states, opened, strict=True)]
         rate = self.contract.robot.rate_hz
         return [ActionChunk(values, rate, time, self.source) for values, time in zip(actions, times, strict=True)]
 
@@ -159,7 +175,7 @@ class Cosmos3Model:
         plan: TokenPlan,
         situations: Sequence[Situation],
         latents: Tensor,
-        actions: Sequence[ActionChunk] | None,
+        commands: NDArray[np.float64] | None,
     ) -> tuple[TextCache, Given]:
         contract = self.contract
         text, index, empty = self._read([s.instruction for s in situations], mode)
@@ -167,7 +183,7 @@ class Cosmos3Model:
         given = Given(
             text_index=index,
             latents=F.pad(latents, (0, 0, 0, 0, 0, missing)) if missing else latents,
-            action_rows=self._rows(situations, actions),
+            action_rows=self._rows(situations, commands),
             domain_id=contract.model.domain_id,
             action_width=contract.action_width,
             unconditional=empty,
@@ -179,14 +195,14 @@ class Cosmos3Model:
         width = self.contract.action_width
         return draw_noise(plan, config.latent_channel, config.action_dim, width, seeds, rule)
 
-    def _rows(self, situations: Sequence[Situation], actions: Sequence[ActionChunk] | None) -> Tensor:
-        """(B, R, W): history, the state where the contract has a state row, and the commands or room for them."""
+    def _rows(self, situations: Sequence[Situation], given: NDArray[np.float64] | None) -> Tensor:
+        """(B, R, W): history, the state where the contract has a state row, the ``given`` commands (B, k, D), and room
+        for the rest of the chunk."""
         contract, model = self.contract, self.contract.model
         states = self._states(situations) if self._reads_state() else None
-        if actions is None:
-            commands = torch.zeros(len(situations), model.chunk, contract.action_width)
-        else:
-            commands = _tensor(self.codec.encode_actions(np.stack([a.values for a in actions]), states))
+        commands = torch.zeros(len(situations), model.chunk, contract.action_width)
+        if given is not None and given.shape[1]:
+            commands[:, : given.shape[1]] = _tensor(self.codec.encode_actions(given, states))
         state = _tensor(self.codec.encode_state(states)) if model.state_row else None
         rows = join_rows(state, commands)
         if situations[0].history is not None:
@@ -208,6 +224,17 @@ class Cosmos3Model:
 
     def _states(self, situations: Sequence[Situation]) -> NDArray[np.float64]:
         return np.stack([state_vector(self.contract.robot, s.state) for s in situations])
+
+    def _were_open(self, situation: Situation) -> list[bool] | None:
+        """Whether each hand is open now, which only a gripper with hysteresis needs to know."""
+        robot = self.contract.robot
+        if robot.gripper is None or not robot.gripper.hysteresis:
+            return None
+        seen = robot.state_gripper
+        if seen is None:
+            raise ContractError(f"{robot.name}: a gripper with hysteresis needs state_gripper, to know if it is open")
+        ends = GripperRange(seen.open_value, seen.closed_value)
+        return [bool(ends.openness(situation.state[name][0]) > robot.gripper.threshold) for name in seen.fields]
 
     def _is_relative(self) -> bool:
         space = self.contract.model.action_space

@@ -1,16 +1,18 @@
-"""Policies that know nothing: what any score has to be compared with, and stand-ins for tests."""
+"""Models that know nothing: what any score has to be compared with, and stand-ins for tests."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cosmos_robot.contract import Contract
+from cosmos_robot.actions.codec import action_column
+from cosmos_robot.contract import Contract, RobotSpec
 from cosmos_robot.errors import ContractError
-from cosmos_robot.policies.base import Policy
-from cosmos_robot.types import ActionChunk, Observation
+from cosmos_robot.images import cameras_of, compose_canvas
+from cosmos_robot.policies.base import InverseModel, Policy, WorldModel, begun_with
+from cosmos_robot.types import ActionChunk, Clip, LazyFrames, Observation, VideoPrediction
 
 
 class RandomPolicy(Policy):
@@ -26,13 +28,18 @@ class RandomPolicy(Policy):
     def _act(self, observations: Sequence[Observation], seeds: Sequence[int]) -> list[ActionChunk]:
         return [self._chunk(o, seed) for o, seed in zip(observations, seeds, strict=True)]
 
+    def _continue(
+        self, observations: Sequence[Observation], seeds: Sequence[int], committed: Sequence[NDArray[np.float64]]
+    ) -> list[ActionChunk]:
+        return begun_with(committed, self._act(observations, seeds))
+
     def _chunk(self, observation: Observation, seed: int) -> ActionChunk:
         robot, rng = self.contract.robot, np.random.default_rng(seed)
         values = rng.uniform(robot.action_low, robot.action_high, (self.contract.model.chunk, robot.action_width))
-        gripper = robot.gripper
-        if gripper and gripper.kind == "binary":
-            ends = (gripper.open_value, gripper.closed_value)
-            values[:, _columns(self.contract, gripper.field)] = rng.choice(ends, (len(values), 1))
+        if robot.gripper and robot.gripper.kind == "binary":
+            ends = (robot.gripper.open_value, robot.gripper.closed_value)
+            for column in _hands(robot):
+                values[:, column] = rng.choice(ends, len(values))
         return ActionChunk(values, robot.rate_hz, observation.time, source="random")
 
 
@@ -49,17 +56,69 @@ class ZeroPolicy(Policy):
         self.contract = contract
 
     def _act(self, observations: Sequence[Observation], seeds: Sequence[int]) -> list[ActionChunk]:
-        robot = self.contract.robot
-        values: NDArray[np.float64] = np.zeros((self.contract.model.chunk, robot.action_width))
-        if robot.gripper:
-            values[:, _columns(self.contract, robot.gripper.field)] = robot.gripper.open_value
-        return [ActionChunk(values, robot.rate_hz, o.time, source="zero") for o in observations]
+        return [_open_and_still(self.contract, o.time) for o in observations]
+
+    def _continue(
+        self, observations: Sequence[Observation], seeds: Sequence[int], committed: Sequence[NDArray[np.float64]]
+    ) -> list[ActionChunk]:
+        return begun_with(committed, self._act(observations, seeds))
 
 
-def _columns(contract: Contract, field: str) -> slice:
-    start = 0
-    for spec in contract.robot.action:
-        if spec.name == field:
-            return slice(start, start + spec.width)
-        start += spec.width
-    raise ContractError(f"no action field {field!r} on {contract.robot.name!r}")
+class StillWorld(WorldModel):
+    """Nothing ever moves: every frame is the current one."""
+
+    def __init__(self, contract: Contract):
+        self.contract = contract
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        return tuple(cameras_of(self.contract.model.canvas))
+
+    def _imagine(
+        self, observations: Sequence[Observation], actions: Sequence[ActionChunk], seeds: Sequence[int]
+    ) -> list[VideoPrediction]:
+        return [
+            self._still(compose_canvas(self.contract, o.images), chunk, o.instruction, o.time)
+            for o, chunk in zip(observations, actions, strict=True)
+        ]
+
+    def _extend(
+        self,
+        predictions: Sequence[VideoPrediction],
+        actions: Sequence[ActionChunk],
+        seeds: Sequence[int],
+        states: Sequence[Mapping[str, NDArray[np.float64]]] | None,
+        carry: str,
+    ) -> list[VideoPrediction]:
+        return [
+            self._still(p.frames[-1], chunk, p.instruction, p.end_time)
+            for p, chunk in zip(predictions, actions, strict=True)
+        ]
+
+    def _still(self, canvas: NDArray[np.uint8], actions: ActionChunk, instruction: str, time: float) -> VideoPrediction:
+        per_frame = self.contract.model.actions_per_frame
+        frames = np.repeat(canvas[None], len(actions) // per_frame + 1, axis=0)
+        video = LazyFrames(lambda: frames, frames.shape)
+        return VideoPrediction(video, actions, instruction, actions.rate_hz / per_frame, time, source="still")
+
+
+class StillInverse(InverseModel):
+    """Sees no movement in any video: zero in every command, the gripper open."""
+
+    def __init__(self, contract: Contract):
+        self.contract = contract
+
+    def _label(self, clips: Sequence[Clip], seeds: Sequence[int]) -> list[ActionChunk]:
+        return [_open_and_still(self.contract, clip.time) for clip in clips]
+
+
+def _open_and_still(contract: Contract, time: float) -> ActionChunk:
+    robot = contract.robot
+    values: NDArray[np.float64] = np.zeros((contract.model.chunk, robot.action_width))
+    if robot.gripper:
+        values[:, _hands(robot)] = robot.gripper.open_value
+    return ActionChunk(values, robot.rate_hz, time, source="zero")
+
+
+def _hands(robot: RobotSpec) -> list[int]:
+    return [action_column(robot, name) for name in robot.gripper.fields] if robot.gripper else []
