@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cosmos_robot.policies.base import Policy
 from cosmos_robot.serve.client import PolicyClient
 from cosmos_robot.types import ActionChunk, Observation
@@ -29,6 +32,11 @@ class RemotePolicy(Policy):
 
     def _act(self, observations: Sequence[Observation], seeds: Sequence[int]) -> list[ActionChunk]:
         return self._client.act(observations, seeds)
+
+    def _continue(
+        self, observations: Sequence[Observation], seeds: Sequence[int], committed: Sequence[NDArray[np.float64]]
+    ) -> list[ActionChunk]:
+        return self._client.act(observations, seeds, committed)
 
 
 def connect(address: str) -> RemotePolicy:

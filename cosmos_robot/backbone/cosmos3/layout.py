@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from cosmos_robot.contract import Contract, ModelSpec
@@ -191,6 +191,16 @@ def contract_plan(contract: Contract, mode: PlanMode, grid: tuple[int, int], his
             f"other way in training; choose a longer chunk, or other actions_per_frame than {model.actions_per_frame}"
         )
     return plan
+
+
+def given_rows(plan: TokenPlan, chunk: int, count: int) -> TokenPlan:
+    """``plan`` with the first ``count`` of its last ``chunk`` rows, the commands, clean: a chunk that goes on from
+    commands already given. Raises InputError unless one is left to denoise."""
+    if not 0 <= count < chunk <= plan.rows:
+        raise InputError(f"{count} given commands: expected 0 to {chunk - 1} of a chunk of {chunk}")
+    first = plan.rows - chunk
+    clean = tuple(c or first <= i < first + count for i, c in enumerate(plan.clean_rows))
+    return replace(plan, clean_rows=clean) if count else plan
 
 
 def check_fps(fps: float, name: str = "fps") -> None:
