@@ -84,7 +84,7 @@ def check_batch_equals_alone(policy: Policy) -> None:
         alone = policy.act([observation], [seed])[0]
         for other in (together[i], reverse[i]):
             apart = float(np.abs(alone.values - other.values).max())
-            assert apart <= BATCH_TOLERANCE * _range(policy), f"chunk {i} differs by {apart} in a batch"
+            assert apart <= BATCH_TOLERANCE * command_range(policy.contract), f"chunk {i} differs by {apart} in a batch"
 
 
 def check_reads_only_its_cameras(policy: Policy) -> None:
@@ -146,8 +146,9 @@ def _observations(policy: Policy) -> Sequence[Observation]:
     return [some_observation(policy.contract, 10 + i, text) for i, text in enumerate(INSTRUCTIONS)]
 
 
-def _range(policy: Policy) -> float:
-    robot = policy.contract.robot
+def command_range(contract: Contract) -> float:
+    """Width of the robot's command range, 1 without one."""
+    robot = contract.robot
     return 1.0 if robot.action_low is None or robot.action_high is None else robot.action_high - robot.action_low
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from cosmos_robot.backbone.cosmos3.layout import PlanMode, contract_plan
 from cosmos_robot.backbone.cosmos3.load import Checkpoint, load_checkpoint
+from cosmos_robot.contract import Contract
 from cosmos_robot.errors import ContractError, InputError
 from cosmos_robot.policies.base import InverseModel, JointPolicy, Policy, WorldModel, begun_with
 from cosmos_robot.policies.cosmos3_model import Cosmos3Model
@@ -128,7 +129,7 @@ class Cosmos3WorldModel(WorldModel):
         ]
         samples = self.model.run(self.mode, junctions, first, seeds, actions)
         return [
-            self.model.prediction(found.video, chunk, p.instruction, p.start_time + (len(p) - 1) / p.rate_hz)
+            self.model.prediction(found.video, chunk, p.instruction, p.end_time)
             for found, chunk, p in zip(samples, actions, predictions, strict=True)
         ]
 
@@ -167,14 +168,14 @@ def load(ref: str | Path, device: str = "cpu") -> Cosmos3Policy:
     )
 
 
-def load_world_model(ref: str | Path, device: str = "cpu") -> Cosmos3WorldModel:
-    """The world model of a checkpoint given by name, folder or hub id."""
-    return Cosmos3WorldModel(load_checkpoint(ref, device=device))
+def load_world_model(ref: str | Path, device: str = "cpu", contract: Contract | None = None) -> Cosmos3WorldModel:
+    """The world model of a checkpoint given by name, folder or hub id; ``contract`` instead of its own."""
+    return Cosmos3WorldModel(load_checkpoint(ref, device=device, contract=contract))
 
 
-def load_inverse_model(ref: str | Path, device: str = "cpu") -> Cosmos3InverseModel:
-    """The inverse model of a checkpoint given by name, folder or hub id."""
-    return Cosmos3InverseModel(load_checkpoint(ref, device=device))
+def load_inverse_model(ref: str | Path, device: str = "cpu", contract: Contract | None = None) -> Cosmos3InverseModel:
+    """The inverse model of a checkpoint given by name, folder or hub id; ``contract`` instead of its own."""
+    return Cosmos3InverseModel(load_checkpoint(ref, device=device, contract=contract))
 
 
 def _model(checkpoint: Checkpoint | Cosmos3Model, mode: PlanMode) -> Cosmos3Model:

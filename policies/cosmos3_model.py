@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cosmos_robot.actions.codec import Codec, state_vector
+from cosmos_robot.actions.grippers import GripperRange
 from cosmos_robot.backbone.cosmos3.checks import check_settings
 from cosmos_robot.backbone.cosmos3.latents import crop_content, decode, encode_clip, encode_first_frame
 from cosmos_robot.backbone.cosmos3.layout import PlanMode, TokenPlan, contract_plan, given_rows
@@ -145,9 +146,10 @@ class Cosmos3Model:
 
     def chunks(self, samples: Sequence[Sample], situations: Sequence[Situation], times: Sequence[float]):
         """The commands of ``samples`` as chunks in the robot's units."""
-        rows = np.stack([s.action.cpu().numpy() for s in samples])
-        states = self._states(situations) if self._reads_state() else None
-        actions = self.codec.decode_actions(rows, states)
+        rows = [s.action.cpu().numpy() for s in samples]
+        states = self._states(situations) if self._reads_state() else [None] * len(rows)
+        opened = [self._were_open(s) for s in situations]
+        actions = [self.codec.decode_actions(*each) for each in zip(rows, states, opened, strict=True)]
         rate = self.contract.robot.rate_hz
         return [ActionChunk(values, rate, time, self.source) for values, time in zip(actions, times, strict=True)]
 
@@ -222,6 +224,17 @@ class Cosmos3Model:
 
     def _states(self, situations: Sequence[Situation]) -> NDArray[np.float64]:
         return np.stack([state_vector(self.contract.robot, s.state) for s in situations])
+
+    def _were_open(self, situation: Situation) -> list[bool] | None:
+        """Whether each hand is open now, which only a gripper with hysteresis needs to know."""
+        robot = self.contract.robot
+        if robot.gripper is None or not robot.gripper.hysteresis:
+            return None
+        seen = robot.state_gripper
+        if seen is None:
+            raise ContractError(f"{robot.name}: a gripper with hysteresis needs state_gripper, to know if it is open")
+        ends = GripperRange(seen.open_value, seen.closed_value)
+        return [bool(ends.openness(situation.state[name][0]) > robot.gripper.threshold) for name in seen.fields]
 
     def _is_relative(self) -> bool:
         space = self.contract.model.action_space
