@@ -8,9 +8,9 @@ from __future__ import annotations
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import diffusers
 import torch
@@ -27,10 +27,13 @@ def quiet(words: str) -> None:
 
 @dataclass(frozen=True)
 class Pair:
-    """Seconds of each run, ours and the peer's, in the order in which they were taken."""
+    """Seconds of each run, ours and the peer's, in the order in which they were taken; and seconds of processor time,
+    all threads together, which other jobs on the machine disturb less."""
 
     ours: tuple[float, ...]
     peer: tuple[float, ...]
+    ours_cpu: tuple[float, ...] = ()
+    peer_cpu: tuple[float, ...] = ()
 
     @property
     def ratio(self) -> float:
@@ -38,8 +41,10 @@ class Pair:
         return statistics.median(self.peer) / statistics.median(self.ours)
 
     def as_json(self) -> dict[str, Any]:
+        processor = {"cpu_ratio": sum(self.peer_cpu) / sum(self.ours_cpu)} if self.ours_cpu else {}
         return {
             "ratio": self.ratio,
+            **processor,
             "ours": {"median_s": statistics.median(self.ours), "runs_s": list(self.ours)},
             "peer": {"median_s": statistics.median(self.peer), "runs_s": list(self.peer)},
         }
@@ -51,30 +56,45 @@ def interleave(
     """Time ``ours`` and ``peer`` in turns, ``repeats`` times each, after ``warm_up`` untimed turns."""
     if repeats < 1 or warm_up < 0:
         raise InputError(f"expected repeats >= 1 and warm_up >= 0, got {repeats} and {warm_up}")
-    taken: tuple[list[float], list[float]] = ([], [])
+    turns: list[tuple[Timing, Timing]] = []
     for turn in range(-warm_up, repeats):
         progress("warm-up" if turn < 0 else f"run {turn + 1} of {repeats}")
-        for seconds, call in zip(taken, (ours, peer), strict=True):
-            found = timed(call)[0]
-            if turn >= 0:
-                seconds.append(found)
-    return Pair(tuple(taken[0]), tuple(taken[1]))
+        pair = timed(ours), timed(peer)
+        if turn >= 0:
+            turns.append(pair)
+    return pair_of(turns)
 
 
-def timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds that ``call`` took, device work included, and what it returned."""
+class Timing(NamedTuple):
+    """Seconds by the clock, seconds of processor time over all threads, and what the call returned."""
+
+    seconds: float
+    cpu: float
+    result: Any
+
+
+def timed(call: Callable[[], Any]) -> Timing:
+    """Run ``call``, device work included."""
     _wait()
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     result = call()
     _wait()
-    return time.perf_counter() - start, result
+    return Timing(time.perf_counter() - start, time.process_time() - cpu, result)
+
+
+def pair_of(turns: Sequence[tuple[Timing, Timing]]) -> Pair:
+    """The figures of turns (ours, the peer's)."""
+    ours, peer = zip(*turns, strict=True)
+    return Pair(
+        *(tuple(t.seconds for t in side) for side in (ours, peer)),
+        *(tuple(t.cpu for t in side) for side in (ours, peer)),
+    )
 
 
 def matmul_rate(dtype: torch.dtype, rows: int, inner: int, outer: int) -> float:
     """Floating-point operations per second of one plain (rows, inner) x (inner, outer) product on the CPU."""
     left, right = torch.ones(rows, inner, dtype=dtype), torch.ones(outer, inner, dtype=dtype)
-    seconds, _ = timed(lambda: torch.nn.functional.linear(left, right))
-    return 2 * rows * inner * outer / seconds
+    return 2 * rows * inner * outer / timed(lambda: torch.nn.functional.linear(left, right)).seconds
 
 
 def transient_bytes(call: Callable[[], object]) -> int:
