@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from cosmos_robot.contract import load_robot
 from cosmos_robot.envs.base import RobotEnv, init_state, require_limits, require_options
 from cosmos_robot.envs.truth import GroundTruth
-from cosmos_robot.errors import DependencyError, RenderError, UnknownNameError
+from cosmos_robot.errors import DependencyError, RenderError, RobotError, UnknownNameError
 from cosmos_robot.types import Image
 
 GYM_ALOHA = load_robot("gym-aloha")
@@ -36,7 +36,7 @@ class AlohaEnv(RobotEnv):
     Actions are absolute: for each arm, left first, six joint targets in rad and the gripper, 0 closed to 1 open, as a
     share of the fingers' travel. They are not clipped to gym-aloha's own action space, which is -1 to 1 although joints
     go further; the model's servos keep to the joints' limits. Both grippers reach 0.065 to 0.975. The reward is
-    gym-aloha's, 0 to 4; 4 is success.
+    gym-aloha's, 0 to 4; 4 is success. Commands so violent that the physics breaks raise RobotError.
 
     ``reset(options={"init_state": i})`` places things as gym-aloha does for seed i.
     """
@@ -49,7 +49,7 @@ class AlohaEnv(RobotEnv):
         require_limits(settle_steps, step_budget)
         self.task, self.instruction = task, TASKS[task]
         self.settle_steps, self.step_budget = settle_steps, step_budget
-        self._inner = _build(task)
+        self._inner, self._physics_error = _build(task)
         self._substeps = round(1 / (self.robot.rate_hz * self.physics.timestep()))
 
     @property
@@ -86,7 +86,13 @@ class AlohaEnv(RobotEnv):
     def _step(self, action: NDArray[np.float64]) -> tuple[float, bool, bool]:
         task = self._inner._env.task
         task.before_step(action, self.physics)
-        self.physics.step(self._substeps)
+        try:
+            self.physics.step(self._substeps)
+        except self._physics_error as error:
+            self._running = False
+            raise RobotError(
+                f"the arms moved so hard that the simulation broke; reset() begins anew: {error}"
+            ) from error
         task.after_step(self.physics)
         reward = task.get_reward(self.physics)
         return float(reward), reward == SUCCESS_REWARD, self.control_steps + 1 >= self.step_budget
@@ -111,10 +117,11 @@ def _build(task: str):
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            from dm_control.rl.control import PhysicsError
             from gym_aloha.env import AlohaEnv as Inner
     except ImportError as error:
         raise DependencyError(f"gym-aloha is not installed ({error}); install cosmos-robot[aloha]") from error
-    return Inner(task, obs_type="pixels_agent_pos")
+    return Inner(task, obs_type="pixels_agent_pos"), PhysicsError
 
 
 class _AlohaFamily:

@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from cosmos_robot.envs.base import RobotEnv, action_range
+from cosmos_robot.envs.base import RobotEnv
 from cosmos_robot.errors import CosmosRobotError, InputError
 from cosmos_robot.types import Image, Observation
 
@@ -35,9 +35,10 @@ def run(make: Callable[[], RobotEnv]) -> list[str]:
 
 
 def some_actions(env: RobotEnv, count: int, seed: int = 0) -> NDArray[np.float64]:
-    """(count, action_width) random actions within the robot's range, or within -1..1 where it sets none."""
-    low, high = action_range(env.robot)
-    low, high = np.where(np.isfinite(low), low, -1.0), np.where(np.isfinite(high), high, 1.0)
+    """(count, action_width) random actions within the robot's one range, or within -1..1 where it sets none: over the
+    whole range of their joints arms move so hard that simulations break."""
+    low = -1.0 if env.robot.action_low is None else env.robot.action_low
+    high = 1.0 if env.robot.action_high is None else env.robot.action_high
     return np.random.default_rng(seed).uniform(low, high, (count, env.robot.action_width))
 
 
@@ -234,9 +235,9 @@ def _rollout(env: RobotEnv, actions: NDArray[np.float64], seed: int) -> tuple[li
 
 
 def _start(env: RobotEnv, index: int) -> tuple[NDArray, ...]:
-    """State and first camera at initial state ``index``: objects show in the picture only."""
+    """State and pictures at initial state ``index``: objects show in pictures only, and not in all of them."""
     observation, _ = env.reset(seed=None, options={"init_state": index})
-    return _joined(observation), observation.images[env.robot.cameras[0].name]
+    return _joined(observation), *observation.images.values()
 
 
 def _joined(observation: Observation) -> NDArray[np.float64]:

@@ -18,7 +18,7 @@ from cosmos_robot.envs import droid_scene as scene
 from cosmos_robot.envs.base import RobotEnv, init_state, require_limits, require_options
 from cosmos_robot.envs.droid_tasks import AT_REST, INIT_STATES, TASKS, Places, Task, find_task
 from cosmos_robot.envs.truth import GroundTruth
-from cosmos_robot.errors import RenderError
+from cosmos_robot.errors import RenderError, RobotError
 from cosmos_robot.types import Image
 
 DROID_FRANKA = load_robot("droid-franka")
@@ -143,6 +143,9 @@ class DroidEnv(RobotEnv):
         stride = scene.KNUCKLE_CLOSED / (GRIP_SECONDS * scene.RATE_HZ)
         ctrl[7] += np.clip(knuckle - ctrl[7], -stride, stride)
         self._mujoco.mj_step(self.model, self.data, scene.SUBSTEPS)
+        if self.data.warning[self._mujoco.mjtWarning.mjWARN_BADQACC].number:  # MuJoCo has put itself back to its start
+            self._running = False
+            raise RobotError("the arm moved so hard that the simulation broke; reset() begins anew")
         self._mujoco.mj_forward(self.model, self.data)
         success = bool(self.task.done(self))
         return float(success), success, self.control_steps + 1 >= self.step_budget

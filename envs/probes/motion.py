@@ -18,7 +18,7 @@ NEARLY_OPEN = 0.35
 """Where between open (0) and closed (1) a command is tried that a binary gripper would take for open."""
 OPEN_SHARE, CLOSED_SHARE = 0.8, 0.2
 STILL_METRES, STILL_RADIANS = 0.005, 0.03
-LEAST_METRES, LEAST_RADIANS = 0.01, 0.03
+LEAST_METRES, LEAST_RADIANS = 0.003, 0.03
 SIDEWAYS_SHARE = 0.4
 GOAL_SHARE = (0.1, 1.5)
 """What share of the commanded way a hand may have gone: controllers lag, but not tenfold."""

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from cosmos_robot import envs
+from cosmos_robot.envs.base import action_range
 from cosmos_robot.envs.remote import RemoteEnv
-from cosmos_robot.errors import UnknownNameError
+from cosmos_robot.errors import InputError, RobotError, UnknownNameError
 from cosmos_robot.types import Observation
 
 
@@ -41,6 +42,19 @@ def test_aloha_joints_beyond_one_radian_are_reached() -> None:
         for _ in range(25):
             state = env.step(target)[0].state
         assert state["left_joints"][2] == pytest.approx(1.3, abs=0.03)
+
+
+def test_aloha_says_so_when_its_physics_breaks() -> None:
+    with envs.make("aloha/transfer_cube") as env:
+        low, high = (np.clip(limit, -4, 4) for limit in action_range(env.robot))
+        env.reset(seed=0)
+        with pytest.raises(RobotError, match=r"reset\(\) begins anew"):
+            for row in np.random.default_rng(2).uniform(low, high, (200, 14)):
+                env.step(row)
+        with pytest.raises(InputError, match="call reset"):
+            env.step(row)
+        env.reset(seed=0)
+        env.step(joined(env.observe()))
 
 
 def test_aloha_success_is_the_highest_reward_only(monkeypatch: pytest.MonkeyPatch) -> None:

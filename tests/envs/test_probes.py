@@ -55,13 +55,14 @@ def test_fake(name: str) -> None:
         report = probe(env)
     assert report.holds, [f for f in report.findings if f.status == "violated"]
     reasons = {f.probe: f.why for f in report.findings if f.status == "not applicable"}
-    assert set(reasons) <= {"rotation_axes", "rate", "steps"} and all(reasons.values())
+    assert set(reasons) <= {"joints", "rotation_axes", "rate", "steps"} and all(reasons.values())
 
 
 def test_libero(panda: LiberoEnv) -> None:
     report = probe(panda, Contract.load(SHIPPED.parent).robot)
-    assert {f.status for f in report.findings} == {"holds"}, [f for f in report.findings if f.status != "holds"]
-    assert {f.probe for f in report.findings} == set(PROBES)
+    others = [f for f in report.findings if f.probe != "joints"]  # it is told positions
+    assert {f.status for f in others} == {"holds"}, [f for f in others if f.status != "holds"]
+    assert {f.probe for f in others} == set(PROBES) - {"joints"}
 
 
 NOT_FOR_JOINTS, NOT_FOR_PUSHT = {"position_axes", "rotation_axes"}, {"gripper", "joints", "rotation_axes"}
@@ -74,7 +75,7 @@ OTHERS = {
 
 @pytest.mark.parametrize(("name", "without"), OTHERS.items())
 def test_other_simulators(name: str, without: set[str]) -> None:
-    with envs.make(name, step_budget=40) as env:
+    with envs.make(name, step_budget=120) as env:
         report = probe(env)
     assert report.holds, [f for f in report.findings if f.status == "violated"]
     assert {f.probe for f in report.findings if f.status == "holds"} == set(PROBES) - without
