@@ -52,7 +52,7 @@ def features(video: str = "video") -> dict:
     }
 
 
-def write_v3(folder: Path, rows=ROWS, video_mb: float = 0.02) -> Path:
+def write_v3(folder: Path, rows=ROWS, video_mb: float = 0.0042) -> Path:
     """Version 3 by LeRobot's writer: one table, and so small video files that a few episodes need several."""
     from cosmos_robot.data.lerobot_writing import open_writer, quiet
 

@@ -224,3 +224,14 @@ def test_the_tasks_of_libero_files(tmp_path):
     with h5py.File(path, "a") as file:
         file["data/demo_0"].attrs["ep_meta"] = '{"lang": "turn it on"}'
     assert open_recordings(path)[0].instruction == "turn it on"
+
+
+def test_pc_54_the_oracle_shares_files_and_spans_several(tmp_path):
+    """Else the tests above could not tell a wrong file from the right one: one table, two videos, one of two episodes."""
+    folder = sets.write_v3(tmp_path / "set")
+    recordings = open_recordings(folder)
+    assert len(list(folder.glob("data/*/*.parquet"))) == 1
+    for key in recordings.video_keys():
+        places = [recordings.tables.video(episode, key) for episode in range(3)]
+        assert [place.path.name for place in places] == ["file-000.mp4", "file-000.mp4", "file-001.mp4"]
+        assert [place.start > 0 for place in places] == [False, True, False]
