@@ -1,6 +1,7 @@
-"""What a model can do for a robot: act, imagine what would happen, and tell which actions a video shows.
+"""What a model can do for a robot: act, imagine what would happen, say how good that is, and tell which actions a
+video shows.
 
-All three are stateless: nothing is remembered from call to call but caches. The same input and seed give the same
+All of them are stateless: nothing is remembered from call to call but caches. The same input and seed give the same
 answer, alone or in a batch. Seeds make the noise; lists in, lists out, empty in, empty out.
 """
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from cosmos_robot.contract import Contract
 from cosmos_robot.errors import ContractError, InputError
 from cosmos_robot.images import compose_canvas
+from cosmos_robot.latent_frames.layout import ValueMode
 from cosmos_robot.types import ActionChunk, Clip, Observation, VideoPrediction
 
 
@@ -116,7 +118,7 @@ class WorldModel(ABC):
         width or rate, and as ``Policy.act``.
         """
         check_seeds("imagine", "observations", observations, seeds)
-        self._check_chunks(actions, len(observations))
+        _check_chunks(self.contract, actions, len(observations))
         return self._imagine(observations, actions, seeds) if observations else []
 
     def extend(
@@ -136,7 +138,7 @@ class WorldModel(ABC):
         a video holds none.
         """
         check_seeds("extend", "predictions", predictions, seeds)
-        self._check_chunks(actions, len(predictions))
+        _check_chunks(self.contract, actions, len(predictions))
         if carry not in ("pixels", "latent"):
             raise InputError(f"extend: expected carry 'pixels' or 'latent', got {carry!r}")
         if self.contract.model.state_row and predictions and (states is None or len(states) != len(predictions)):
@@ -163,16 +165,53 @@ class WorldModel(ABC):
     ) -> list[VideoPrediction]:
         """``extend`` for at least one prediction."""
 
-    def _check_chunks(self, actions: Sequence[ActionChunk], count: int) -> None:
-        if len(actions) != count:
-            raise InputError(f"expected one action chunk for each of {count} starts, got {len(actions)}")
-        shape, rate = (self.contract.model.chunk, self.contract.robot.action_width), self.contract.robot.rate_hz
-        for chunk in actions:
-            if chunk.values.shape != shape or chunk.rate_hz != rate:
-                raise InputError(
-                    f"action chunk: expected {shape[0]} rows of {shape[1]} at {rate} Hz, the video's length in "
-                    f"{self.contract.model.name!r}, got {chunk.values.shape} at {chunk.rate_hz} Hz"
-                )
+
+class ValueModel(ABC):
+    """From a moment, a chunk of commands and the future it leads to, to how likely the task is done.
+
+    A subclass sets ``contract`` and ``reads``, and writes ``_score``. reads: what of the three the value is a function
+    of: ``value`` of all, ``value_of_future`` of the future alone, ``q_value`` of the moment and the commands.
+    """
+
+    contract: Contract
+    reads: ValueMode = "value"
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """The cameras whose pictures ``score`` reads."""
+        return ()
+
+    def score(
+        self,
+        observations: Sequence[Observation],
+        actions: Sequence[ActionChunk],
+        futures: Sequence[VideoPrediction] | None,
+        seeds: Sequence[int],
+    ) -> NDArray[np.float64]:
+        """(B,) values from 0 to 1, one for each observation, chunk and future.
+
+        futures: predictions of this checkpoint's world model for these chunks; None for ``q_value``, which reads none.
+        The same observation, chunk or future may stand several times, with other seeds, for an ensemble. Raises
+        InputError where the lengths or the chunks do not fit, and as ``Policy.act``.
+        """
+        check_seeds("score", "observations", observations, seeds)
+        _check_chunks(self.contract, actions, len(observations))
+        if (futures is None) != (self.reads == "q_value"):
+            has = "no futures" if futures is None else "futures"
+            raise InputError(f"score: {self.reads!r} got {has}; pass None to 'q_value' and predictions to the others")
+        if futures is not None and len(futures) != len(observations):
+            raise InputError(f"score: {len(observations)} observations but {len(futures)} futures; pass one for each")
+        return self._score(observations, actions, futures, seeds) if observations else np.zeros(0)
+
+    @abstractmethod
+    def _score(
+        self,
+        observations: Sequence[Observation],
+        actions: Sequence[ActionChunk],
+        futures: Sequence[VideoPrediction] | None,
+        seeds: Sequence[int],
+    ) -> NDArray[np.float64]:
+        """``score`` for at least one observation."""
 
 
 class InverseModel(ABC):
@@ -226,6 +265,18 @@ def begun_with(committed: Sequence[NDArray[np.float64]], chunks: Sequence[Action
         replace(chunk, values=np.concatenate([rows, chunk.values[len(rows) :]]))
         for rows, chunk in zip(committed, chunks, strict=True)
     ]
+
+
+def _check_chunks(contract: Contract, actions: Sequence[ActionChunk], count: int) -> None:
+    if len(actions) != count:
+        raise InputError(f"expected one action chunk for each of {count} starts, got {len(actions)}")
+    shape, rate = (contract.model.chunk, contract.robot.action_width), contract.robot.rate_hz
+    for chunk in actions:
+        if chunk.values.shape != shape or chunk.rate_hz != rate:
+            raise InputError(
+                f"action chunk: expected {shape[0]} rows of {shape[1]} at {rate} Hz, the video's length in "
+                f"{contract.model.name!r}, got {chunk.values.shape} at {chunk.rate_hz} Hz"
+            )
 
 
 def _checked_rows(
