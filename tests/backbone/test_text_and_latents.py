@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from cosmos_robot.backbone.cosmos3.latents import decode, encode_first_frame
+from cosmos_robot.backbone.cosmos3.latents import crop_content, decode, encode_clip, encode_first_frame
 from cosmos_robot.backbone.cosmos3.layout import TokenPlan, policy_plan, wam_plan
-from cosmos_robot.backbone.cosmos3.text import build_word_tokenizer, prompt_tokens
+from cosmos_robot.backbone.cosmos3.text import TEXT_LIMIT, build_word_tokenizer, prompt_tokens
 from cosmos_robot.backbone.cosmos3.tiny import tiny_vae
 from cosmos_robot.contract import PromptSpec
 from cosmos_robot.errors import CheckpointError, InputError
@@ -126,3 +126,46 @@ def test_plans() -> None:
 def test_impossible_plans_are_refused(plan: tuple, words: str) -> None:
     with pytest.raises(InputError, match=words):
         TokenPlan(*plan)
+
+
+@torch.no_grad()
+def test_every_latent_of_a_clip(vae) -> None:
+    clips = np.random.default_rng(1).integers(0, 256, (2, 5, 32, 48, 3), dtype=np.uint8)
+    ours = encode_clip(vae, clips)
+    pixels = torch.from_numpy(clips).permute(0, 4, 1, 2, 3).float() / 127.5 - 1
+    mean, std = (torch.tensor(v).view(1, 48, 1, 1, 1) for v in (vae.config.latents_mean, vae.config.latents_std))
+    torch.testing.assert_close(ours, (vae.encode(pixels).latent_dist.mode() - mean) / std, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(ours[:, :, :1], encode_first_frame(vae, clips[:, 0]), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(encode_clip(vae, clips[:, :1]), encode_first_frame(vae, clips[:, 0]))
+
+
+@pytest.mark.parametrize(
+    "clips, words",
+    [
+        (np.zeros((1, 4, 32, 32, 3), np.uint8), r"1 \+ 4 k frames, got 4"),
+        (np.zeros((1, 5, 40, 32, 3), np.uint8), "multiples of 16"),
+        (np.zeros((5, 32, 32, 3), np.uint8), "expected uint8"),
+        (np.zeros((1, 5, 32, 32, 3)), "expected uint8"),
+    ],
+)
+def test_a_clip_that_does_not_fit_is_refused(vae, clips: np.ndarray, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        encode_clip(vae, clips)
+
+
+def test_padding_makes_no_tokens() -> None:
+    """DROID's canvas: 540x640 pixels on 544x736 keep 33x40 cells of 34x46."""
+    latents = torch.arange(34 * 46).view(1, 1, 1, 34, 46)
+    kept = crop_content(latents, (544, 736, 540, 640), 16)
+    assert kept.shape[-2:] == (33, 40) and torch.equal(kept, latents[..., :33, :40])
+    for size in ((544, 736, 15, 640), (544, 736, 540, 752)):
+        with pytest.raises(InputError, match="latent cells"):
+            crop_content(latents, size, 16)
+
+
+def test_a_text_over_the_limit_is_refused() -> None:
+    tokenizer = build_word_tokenizer(["go on"])
+    fits = prompt_tokens(tokenizer, "go " * (TEXT_LIMIT - 6))
+    with pytest.raises(InputError, match=f"at most {TEXT_LIMIT}"):
+        prompt_tokens(tokenizer, "go " * TEXT_LIMIT)
+    assert len(fits) <= TEXT_LIMIT + 3

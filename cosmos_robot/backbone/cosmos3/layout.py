@@ -172,7 +172,7 @@ def contract_plan(contract: Contract, mode: PlanMode, grid: tuple[int, int], his
     """The plan of one of a contract's modes. ``policy`` has the current frame only, the others the chunk's whole video.
 
     grid: latent rows and columns. history: past rows at hand, at most ``model.history_rows``. Raises ContractError
-    where the contract does not offer the mode, or its numbers cannot be laid out as it says.
+    where the contract does not offer the mode or its chunk has no whole video, InputError for too much history.
     """
     model = contract.model
     if mode not in model.modes:
@@ -184,13 +184,7 @@ def contract_plan(contract: Contract, mode: PlanMode, grid: tuple[int, int], his
         return policy_plan(*grid, model.chunk, fps * model.actions_per_frame, model.state_row, history)
     rows, frames = history + model.state_row + model.chunk, video_frames(model)
     row_fps = fps * model.actions_per_frame if model.actions_per_frame > 1 else None
-    plan = token_plan(mode, frames, rows, grid, fps, history, row_fps)
-    if plan.action_start != (0 if model.state_row else 1) - history:
-        raise ContractError(
-            f"model.state_row is {model.state_row}, but {rows - history} rows on {frames} frames are laid out the "
-            f"other way in training; choose a longer chunk, or other actions_per_frame than {model.actions_per_frame}"
-        )
-    return plan
+    return token_plan(mode, frames, rows, grid, fps, history, row_fps)
 
 
 def given_rows(plan: TokenPlan, chunk: int, count: int) -> TokenPlan:
