@@ -1,4 +1,4 @@
-"""Scripted demonstrators of the DROID table's block tasks: pick, place, stack.
+"""Scripted demonstrators of the DROID table's tasks.
 
 They read the simulator's state, and show that a task can be done. Actions are the environment's: joint targets in rad,
 then the gripper, 0 open to 1 closed.
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from cosmos_robot.envs import droid_scene as scene
 from cosmos_robot.envs.droid import HOME, DroidEnv
-from cosmos_robot.errors import UnknownNameError
 
 HOVER, CARRY = 0.14, 0.22
 """Heights of the grip site above a thing before it is taken, and above the table on the way."""
@@ -23,6 +22,10 @@ STRIDE = 0.022
 TURN = 0.12
 """The same in radians about the vertical."""
 NEAR = 0.006
+BACK, PUSH_HEIGHT, PUSH_STRIDE = 0.08, 0.02, 0.012
+"""Metres: how far behind a block the hand comes down, its height when it pushes, its way per control step."""
+HOOK = 0.0265
+"""Metres from the drawer's handle to the middle of the gap behind it."""
 CLOSE_STEPS, OPEN_STEPS = 10, 8
 DAMPING = 0.05
 
@@ -79,20 +82,15 @@ class Phase(IntEnum):
     LEAVE = 7
 
 
-class BlockExpert:
-    """``act()`` reads the scene and returns the next action (8,).
+class Expert:
+    """``act()`` reads the scene and returns the next action (8,). To be made right after a reset.
 
-    It remembers the phase and the hand's target, which moves smoothly. If a block is lost it begins anew. Raises
-    UnknownNameError for a task that is not about picking, placing or stacking a block.
+    It remembers the phase and the hand's target, which moves smoothly. Each phase is a method that returns where the
+    grip site shall go (3,), the hand's turn, and the gripper.
     """
 
     def __init__(self, env: DroidEnv):
-        verb, *words = env.task.name.split("_")
-        if verb not in ("pick", "place", "stack"):
-            raise UnknownNameError("task with a demonstrator", env.task.name, ["pick", "place", "stack"])
         self.env, self.kinematics = env, Kinematics(env)
-        self.block = scene.block_name(words[0])
-        self.goal = {"pick": None, "place": "tray", "stack": scene.block_name(words[-1])}[verb]
         self.phase, self._ticks = Phase.HOVER, 0
         self._joints = np.array(env.observe().state["joint_position"])
         self._target, _ = self.kinematics.at(self._joints)
@@ -109,7 +107,21 @@ class BlockExpert:
         self._joints = self.kinematics.solve(self._joints, self._target, self._yaw)
         return np.append(self._joints, grip)
 
-    # Each phase returns where the grip site shall go, the hand's turn, and the gripper.
+    def _hand(self) -> NDArray[np.float64]:
+        return np.array(self.env.data.site(scene.GRIP_SITE).xpos)
+
+    def _there(self, place: NDArray[np.float64], near: float = NEAR) -> bool:
+        return float(np.abs(self._hand() - place).max()) < near
+
+
+class BlockExpert(Expert):
+    """Picks, places and stacks. If the block is lost it begins anew."""
+
+    def __init__(self, env: DroidEnv):
+        super().__init__(env)
+        verb, *words = env.task.name.split("_")
+        self.block = scene.block_name(words[0])
+        self.goal = {"pick": None, "place": "tray", "stack": scene.block_name(words[-1])}[verb]
 
     def _hover(self):
         place = self._block() + [0, 0, HOVER]
@@ -162,9 +174,6 @@ class BlockExpert:
 
     # What it reads.
 
-    def _hand(self) -> NDArray[np.float64]:
-        return np.array(self.env.data.site(scene.GRIP_SITE).xpos)
-
     def _block(self) -> NDArray[np.float64]:
         return self.env.place_of(self.block)
 
@@ -183,11 +192,88 @@ class BlockExpert:
             return scene.BLOCK_HALF + 0.025
         return self.env.place_of(self.goal)[2] + 2 * scene.BLOCK_HALF + 0.002
 
-    def _there(self, place: NDArray[np.float64]) -> bool:
-        return float(np.abs(self._hand() - place).max()) < NEAR
-
     def _lost(self) -> bool:
         return self._ticks > 4 and float(np.linalg.norm(self._hand() - self._block())) > 0.04
+
+
+class PushExpert(Expert):
+    """Closes the gripper, comes down behind the block as seen from the mark, and pushes it there."""
+
+    def __init__(self, env: DroidEnv):
+        super().__init__(env)
+        self.block = scene.block_name(env.task.name.split("_")[1])
+
+    def _hover(self):
+        place = self._behind(BACK, HOVER)
+        if self._there(place, 2 * NEAR):
+            self.phase = Phase.LOWER
+        return place, 0.0, 1.0
+
+    def _lower(self):
+        place = self._behind(BACK, PUSH_HEIGHT)
+        if self._there(place, 2 * NEAR):
+            self.phase = Phase.CARRY
+        return place, 0.0, 1.0
+
+    def _carry(self):
+        way, distance = self._way()
+        aside = self._hand()[:2] - self.env.place_of(self.block)[:2]
+        aside -= way * (aside @ way)
+        if distance < 0.01 or np.linalg.norm(aside) > 0.02:  # there, or slipped off: come again from behind
+            self.phase = Phase.LEAVE
+        ahead = self._target[:2] + way * PUSH_STRIDE - 0.5 * aside
+        return np.array([*ahead, PUSH_HEIGHT]), 0.0, 1.0
+
+    def _leave(self):
+        place = np.array([*self._target[:2], HOVER])
+        if self._there(place, 2 * NEAR):
+            self.phase = Phase.HOVER
+        return place, 0.0, 1.0
+
+    def _way(self) -> tuple[NDArray[np.float64], float]:
+        """From the block to the mark: direction (2,) and distance."""
+        way = (self.env.place_of("mark") - self.env.place_of(self.block))[:2]
+        distance = float(np.linalg.norm(way))
+        return way / max(distance, 1e-9), distance
+
+    def _behind(self, back: float, height: float) -> NDArray[np.float64]:
+        return np.array([*(self.env.place_of(self.block)[:2] - back * self._way()[0]), height])
+
+
+class DrawerExpert(Expert):
+    """Hooks the closed fingers behind the handle and pulls; or sets them before it and pushes."""
+
+    def __init__(self, env: DroidEnv):
+        super().__init__(env)
+        opens = env.task.drawer_out == 0
+        self._beside = np.array([HOOK if opens else -BACK / 2, 0, 0])
+        self._pull = np.array([-PUSH_STRIDE if opens else PUSH_STRIDE, 0, 0])
+
+    def _hover(self):
+        place = self._handle() + [0, 0, HOVER]
+        if self._there(place):
+            self.phase = Phase.DESCEND
+        return place, 0.0, 1.0
+
+    def _descend(self):
+        place = self._handle()
+        if self._there(place):
+            self.phase = Phase.CARRY
+        return place, 0.0, 1.0
+
+    def _carry(self):
+        return self._target + self._pull, 0.0, 1.0
+
+    def _handle(self) -> NDArray[np.float64]:
+        return np.array(self.env.data.geom("handle").xpos) + self._beside
+
+
+def make_expert(env: DroidEnv) -> Expert:
+    """The demonstrator of an environment's task."""
+    verb = env.task.name.split("_")[0]
+    kinds = {"pick": BlockExpert, "place": BlockExpert, "stack": BlockExpert}
+    kinds |= {"push": PushExpert, "open": DrawerExpert, "close": DrawerExpert}
+    return kinds[verb](env)
 
 
 def _about_z(angle: float) -> NDArray[np.float64]:

@@ -46,10 +46,10 @@ def test_aloha_joints_beyond_one_radian_are_reached() -> None:
 
 def test_aloha_says_so_when_its_physics_breaks() -> None:
     with envs.make("aloha/transfer_cube") as env:
-        low, high = (np.clip(limit, -4, 4) for limit in action_range(env.robot))
+        low, high = (np.where(np.isfinite(limit), limit, 0.5) for limit in action_range(env.robot))
         env.reset(seed=0)
         with pytest.raises(RobotError, match=r"reset\(\) begins anew"):
-            for row in np.random.default_rng(2).uniform(low, high, (200, 14)):
+            for row in [low, high] * 50:
                 env.step(row)
         with pytest.raises(InputError, match="call reset"):
             env.step(row)

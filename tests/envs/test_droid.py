@@ -11,7 +11,7 @@ from cosmos_robot import envs
 from cosmos_robot.contract import load_contract
 from cosmos_robot.envs.base import execute
 from cosmos_robot.envs.droid import HOME, SPEED, DroidEnv
-from cosmos_robot.envs.droid_expert import BlockExpert, Kinematics
+from cosmos_robot.envs.droid_expert import Kinematics, make_expert
 from cosmos_robot.envs.droid_scene import SUBSTEPS, TRAY_HALF, block_name
 from cosmos_robot.envs.droid_tasks import INIT_STATES, TASKS
 from cosmos_robot.errors import InputError, UnknownNameError
@@ -29,7 +29,7 @@ def stay(env: DroidEnv, gripper: float = 0.0) -> np.ndarray:
 
 def solved(env: DroidEnv, index: int) -> bool:
     env.reset(options={"init_state": index})
-    expert, info = BlockExpert(env), {"success": False}
+    expert, info = make_expert(env), {"success": False}
     while env.running:
         info = env.step(expert.act())[-1]
     return info["success"]
@@ -79,13 +79,23 @@ def test_a_control_step_is_a_fifteenth_of_a_second(table: DroidEnv) -> None:
 def test_a_block_holds_the_gripper_open(table: DroidEnv) -> None:
     """What is between the fingers shows in gripper_position, as on the robot."""
     table.reset(options={"init_state": 0})
-    expert = BlockExpert(table)
+    expert = make_expert(table)
     while expert.phase.name != "CARRY":
         state = table.step(expert.act())[0].state
     assert 0.2 < state["gripper_position"][0] < 0.6
 
 
-@pytest.mark.parametrize("name", ["pick_blue_block", "place_red_block_in_tray", "stack_red_on_green"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pick_blue_block",
+        "place_red_block_in_tray",
+        "stack_red_on_green",
+        "push_green_block_to_mark",
+        "open_drawer",
+        "close_drawer",
+    ],
+)
 def test_tasks_can_be_done(name: str) -> None:
     with envs.make(f"droid/{name}") as env:
         assert [solved(env, index) for index in (7, 8, 9)] == [True] * 3
@@ -102,7 +112,7 @@ def test_no_task_is_done_at_the_start_or_by_waiting(name: str) -> None:
 
 def test_a_block_in_the_hand_is_not_yet_in_the_tray(table: DroidEnv) -> None:
     table.reset(options={"init_state": 1})
-    expert = BlockExpert(table)
+    expert = make_expert(table)
     while expert.phase.name != "OPEN":
         *_, info = table.step(expert.act())
         assert not info["success"]
