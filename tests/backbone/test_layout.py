@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 
+import cosmos_robot
 from cosmos_robot.backbone.cosmos3.layout import (
     TokenPlan,
     align,
@@ -17,8 +19,9 @@ from cosmos_robot.backbone.cosmos3.layout import (
 )
 from cosmos_robot.backbone.cosmos3.positions import plan_positions
 from cosmos_robot.backbone.cosmos3.untrained import untrained_contract
-from cosmos_robot.contract import CameraSpec, Contract, FieldSpec, RobotSpec
+from cosmos_robot.contract import CameraSpec, Contract, FieldSpec, RobotSpec, read_contract
 from cosmos_robot.errors import ContractError, InputError
+from cosmos_robot.images import image_size, latent_content
 
 GRID = (2, 3)
 MODES = ("policy", "wam", "forward_dynamics", "inverse_dynamics")
@@ -113,3 +116,26 @@ def test_nothing_to_denoise() -> None:
     with pytest.raises(InputError, match="nothing to denoise"):
         token_plan("forward_dynamics", 1, 4, GRID, 20)
     assert policy_plan(2, 3, 4, 20, state_row=False).noisy_rows == (0, 1, 2, 3)
+
+
+RELEASED = sorted((Path(cosmos_robot.__file__).parent / "assets" / "contracts").glob("cosmos3-*.json"))
+
+
+@pytest.mark.parametrize("path", RELEASED, ids=lambda path: path.stem)
+def test_released_contracts_can_be_laid_out(path: Path) -> None:
+    made = read_contract(path)
+    grid = latent_content(image_size(made.model.canvas), 16)
+    for mode in made.model.modes:
+        plan = contract_plan(made, mode, grid)
+        assert plan.latent_grid[0] == made.model.chunk // 4 + 1
+        assert plan.rows == made.model.chunk + made.model.state_row
+
+
+@pytest.mark.parametrize(
+    "name, vision, rows, start", [("cosmos3-nano-droid", 3060, 33, 0), ("cosmos3-libero", 250, 16, 1)]
+)
+def test_token_counts_of_the_released_policies(name: str, vision: int, rows: int, start: int) -> None:
+    """As the framework counts them: 9 frames of 17x20 patches, 5 frames of 5x10."""
+    made = read_contract(next(path for path in RELEASED if path.stem == name))
+    plan = contract_plan(made, "wam", latent_content(image_size(made.model.canvas), 16))
+    assert (plan.latent_grid[0] * plan.patches(2), plan.rows, plan.action_start) == (vision, rows, start)
