@@ -227,7 +227,7 @@ def test_the_tasks_of_libero_files(tmp_path):
 
 
 def test_pc_54_the_oracle_shares_files_and_spans_several(tmp_path):
-    """Else the tests above could not tell a wrong file from the right one: one table, two videos, one of two episodes."""
+    """Else the tests above could not tell a wrong file from the right one: one table, two videos."""
     folder = sets.write_v3(tmp_path / "set")
     recordings = open_recordings(folder)
     assert len(list(folder.glob("data/*/*.parquet"))) == 1
