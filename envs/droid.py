@@ -6,9 +6,7 @@ RoboArena protocols. Pictures are upright and drawn only when read.
 
 from __future__ import annotations
 
-import contextlib
-import io
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +16,11 @@ from cosmos_robot.envs import droid_scene as scene
 from cosmos_robot.envs.base import RobotEnv, init_state, require_limits, require_options
 from cosmos_robot.envs.droid_tasks import AT_REST, INIT_STATES, TASKS, Places, Task, find_task
 from cosmos_robot.envs.truth import GroundTruth
-from cosmos_robot.errors import RenderError, RobotError
+from cosmos_robot.errors import RobotError
 from cosmos_robot.types import Image
+
+if TYPE_CHECKING:
+    from cosmos_robot.envs.mujoco_pictures import MujocoPictures
 
 DROID_FRANKA = load_robot("droid-franka")
 HOME = np.array([0, -np.pi / 5, 0, -4 * np.pi / 5, 0, 3 * np.pi / 5, 0])
@@ -62,7 +63,7 @@ class DroidEnv(RobotEnv):
         )
         robot = self.model.body("base").rootid[0]
         self._of_robot = self.model.body_rootid[self.model.geom_bodyid] == robot
-        self._renderer: Any = None
+        self._pictures: MujocoPictures | None = None
 
     def ground_truth(self) -> GroundTruth:
         from cosmos_robot.envs.droid_truth import DroidTruth
@@ -71,11 +72,9 @@ class DroidEnv(RobotEnv):
 
     def close(self) -> None:
         super().close()
-        if self._renderer is not None:
-            # MuJoCo's context complains on some drivers when it is freed.
-            with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(Exception):
-                self._renderer.close()
-            self._renderer = None
+        if self._pictures is not None:
+            self._pictures.close()
+            self._pictures = None
 
     # What tasks and demonstrators read.
 
@@ -155,23 +154,12 @@ class DroidEnv(RobotEnv):
         return {"joint_position": np.array(self.data.qpos[self._arm]), "gripper_position": np.array([closed])}
 
     def _draw(self, camera: str) -> Image:
-        spec = self.robot.camera(camera)
-        if self._renderer is None:
-            self._renderer = _open_renderer(self._mujoco, self.model, spec.height, spec.width)
-        seen = self._mujoco.MjvOption()
-        seen.geomgroup[:], seen.sitegroup[:] = 0, 0
-        seen.geomgroup[1] = 1
-        self._renderer.update_scene(self.data, camera=camera, scene_option=seen)
-        return self._renderer.render()
+        if self._pictures is None:
+            from cosmos_robot.envs.mujoco_pictures import MujocoPictures
 
-
-def _open_renderer(mujoco, model, height: int, width: int):
-    from cosmos_robot.envs.libero import GL_REMEDY
-
-    try:
-        return mujoco.Renderer(model, height, width)
-    except (AttributeError, RuntimeError, OSError, ImportError) as error:
-        raise RenderError(f"the renderer could not start: {error}; {GL_REMEDY}") from error
+            spec = self.robot.camera(camera)
+            self._pictures = MujocoPictures(self.model, spec.height, spec.width, groups=(1,))
+        return self._pictures.draw(self.data, camera)
 
 
 class _DroidFamily:

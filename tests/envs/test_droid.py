@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -158,8 +160,18 @@ def test_unknown_names() -> None:
         envs.make("droid/pick_red_block", step_budget=0)
 
 
+def test_pictures_do_not_depend_on_who_imported_mujoco_first() -> None:
+    program = (
+        "import mujoco; from cosmos_robot import envs; e = envs.make('droid/pick_red_block'); e.reset(seed=0); "
+        "assert e.render_camera('wrist_image_left').std() > 10; e.close()"
+    )
+    variables = {name: value for name, value in os.environ.items() if name != "MUJOCO_GL"}
+    done = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_no_renderer_is_started_unless_somebody_looks(table: DroidEnv) -> None:
     with envs.make("droid/pick_red_block") as env:
         env.reset(seed=0)
         env.step(stay(env))
-        assert env._renderer is None and os.environ["MUJOCO_GL"]
+        assert env._pictures is None
