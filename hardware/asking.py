@@ -9,6 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cosmos_robot.contract import RobotSpec, require_fit
+from cosmos_robot.serve.client import PolicyClient
 from cosmos_robot.serve.service import Acting
 from cosmos_robot.types import ActionChunk, Observation
 
@@ -74,6 +76,23 @@ class InProcess:
         given = None if committed is None else [committed]
         (chunk,) = self._policy.act([observation], [seed], committed=given)
         return chunk
+
+
+class Served:
+    """A policy on a server. Raises ContractError naming each field in which the robot does not fit its checkpoint,
+    WorkerError when nobody answers."""
+
+    def __init__(self, client: PolicyClient, robot: RobotSpec):
+        require_fit(client.contract, robot)
+        self._client = client
+
+    def ask(self, observation: Observation, seed: int, committed: NDArray[np.float64] | None, now: float) -> Pending:
+        """Send a question; one that still waits there from before is not wanted any more."""
+        return FuturePending(self._client.submit(observation, seed, committed, supersede=True))
+
+    def reset(self) -> None:
+        """Tell the server that a new episode begins."""
+        self._client.reset()
 
 
 class Late:

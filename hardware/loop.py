@@ -16,7 +16,7 @@ import numpy as np
 
 from cosmos_robot.errors import CosmosRobotError, InputError, RobotError
 from cosmos_robot.hardware.asking import Asker, Pending
-from cosmos_robot.hardware.chunks import Hold, Scheduler, Ticket
+from cosmos_robot.hardware.chunks import Due, Hold, Scheduler, Ticket
 from cosmos_robot.hardware.clock import Clock
 from cosmos_robot.hardware.gate import Gate
 from cosmos_robot.hardware.robot import Robot, Sent
@@ -51,7 +51,7 @@ class Tick:
     """What happened in one control period; for recorders and displays.
 
     late_s: how long after its time it began. sent: what the robot was told, None for a hold. observation: where one was
-    taken for a question.
+    taken. asked: whether it went along with a question. due: the row that was due before the gate, None for none.
     """
 
     number: int
@@ -60,6 +60,8 @@ class Tick:
     sent: Sent | None
     hold: str
     observation: Observation | None
+    asked: bool = False
+    due: Due | None = None
 
 
 class Witness(Protocol):
@@ -110,7 +112,8 @@ class LoopReport:
 class ControlLoop:
     """A robot, a source of chunks, a scheduler and a gate, ticked at the robot's rate.
 
-    alive: the dead-man's answer, asked every tick. done: asked every tick, ends the run when true.
+    alive: the dead-man's answer, asked every tick. done: asked every tick, ends the run when true. always_look: take
+    an observation every tick for the witnesses, not only for questions.
     """
 
     def __init__(
@@ -124,10 +127,11 @@ class ControlLoop:
         witnesses: tuple[Witness, ...] = (),
         alive: Callable[[], bool] = lambda: True,
         done: Callable[[], bool] = lambda: False,
+        always_look: bool = False,
     ):
         self._robot, self._asker, self._scheduler, self._gate = robot, asker, scheduler, gate
         self._clock, self._settings, self._witnesses = clock, settings, witnesses
-        self._alive, self._done = alive, done
+        self._alive, self._done, self._always_look = alive, done, always_look
         self._period = 1.0 / robot.robot.rate_hz
         self._pending: tuple[Ticket, Pending] | None = None
         self._seed = settings.seed
@@ -181,15 +185,18 @@ class ControlLoop:
 
     def _tick(self, number: int, due: float, late: float, since: float, report: LoopReport) -> Tick:
         self._take_up(due, since, report)
-        observation = self._ask(due, report) if self._scheduler.wants(due) else None
+        asks = self._scheduler.wants(due)
+        seen = self._robot.observe(self._settings.instruction) if asks or self._always_look else None
+        if asks and seen is not None:
+            self._ask(seen, due, report)
         row = self._scheduler.row(due)
         if isinstance(row, Hold):
-            return Tick(number, due, late, None, self._hold(row.reason, since, report), observation)
+            return Tick(number, due, late, None, self._hold(row.reason, since, report), seen, asks)
         verdict = self._gate.check(row.values, self._robot.position(), row.age_s, self._period, self._alive())
         report.interventions.update(f"{i.rule}: {i.name}" for i in verdict.interventions)
         if verdict.values is None:
             self._scheduler.stood()
-            return Tick(number, due, late, None, self._hold(verdict.reason, since, report), observation)
+            return Tick(number, due, late, None, self._hold(verdict.reason, since, report), seen, asks, row)
         if verdict.interventions:
             report.tell(since, f"gate: {verdict.reason}")
         if self._holding:
@@ -197,7 +204,7 @@ class ControlLoop:
             self._holding = ""
         sent = self._robot.send(verdict.values)
         report.sent += 1
-        return Tick(number, due, late, sent, "", observation)
+        return Tick(number, due, late, sent, "", seen, asks, row)
 
     def _hold(self, reason: str, since: float, report: LoopReport) -> str:
         self._robot.hold()
@@ -208,13 +215,11 @@ class ControlLoop:
         self._holding = reason
         return reason
 
-    def _ask(self, due: float, report: LoopReport) -> Observation:
-        observation = self._robot.observe(self._settings.instruction)
+    def _ask(self, seen: Observation, due: float, report: LoopReport) -> None:
         ticket = self._scheduler.ask(due)
-        self._pending = (ticket, self._asker.ask(observation, self._seed, ticket.committed, due))
+        self._pending = (ticket, self._asker.ask(seen, self._seed, ticket.committed, due))
         self._seed = (self._seed + 1) % 2**32
         report.asked += 1
-        return observation
 
     def _take_up(self, due: float, since: float, report: LoopReport) -> None:
         if self._pending is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -29,6 +30,22 @@ def at_rate(spec: RobotSpec, rate_hz: float | None) -> RobotSpec:
     if rate_hz is not None and not 0 < rate_hz < float("inf"):
         raise InputError(f"rate_hz: expected a number over zero, got {rate_hz!r}")
     return spec if rate_hz is None else spec.model_copy(update={"rate_hz": float(rate_hz)})
+
+
+def standing(
+    spec: RobotSpec, last: NDArray[np.float64] | None, place: Callable[[], NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """(D,) the command that standing still amounts to. For absolute commands the ``last`` one, or ``place()``, where
+    the robot is, before any; for changes no change, grippers as they were told last, or open."""
+    if spec.action_reference == "absolute":
+        return place() if last is None else last
+    still, start = np.zeros(spec.action_width), 0
+    for field in spec.action:
+        part = slice(start, start + field.width)
+        if spec.gripper is not None and field.name in spec.gripper.fields:
+            still[part] = spec.gripper.open_value if last is None else last[part]
+        start += field.width
+    return still
 
 
 class Robot(ABC):

@@ -11,7 +11,7 @@ from cosmos_robot.envs.base import RobotEnv
 from cosmos_robot.errors import InputError, RobotError
 from cosmos_robot.hardware.clock import Clock
 from cosmos_robot.hardware.gate import UNLIMITED, Limits
-from cosmos_robot.hardware.robot import Robot, Sent, at_rate
+from cosmos_robot.hardware.robot import Robot, Sent, at_rate, standing
 from cosmos_robot.types import Observation
 
 
@@ -58,9 +58,9 @@ class SimulatedRobot(Robot):
 
     def position(self) -> NDArray[np.float64]:
         """(D,) the present place from the state, or zeros for changes per step."""
+        state = self._seen().state
         if self.robot.action_reference != "absolute":
             return np.zeros(self.robot.action_width)
-        state = self._seen().state
         return np.concatenate([state[name] for name in self._fields])
 
     def send(self, values: NDArray[np.float64]) -> Sent:
@@ -97,18 +97,7 @@ class SimulatedRobot(Robot):
         return self._observation
 
     def _still(self) -> NDArray[np.float64]:
-        if self.robot.action_reference == "absolute":
-            return self.position() if self._last is None else self._last
-        still = np.zeros(self.robot.action_width)
-        gripper = self.robot.gripper
-        if gripper is not None:
-            start = 0
-            for field in self.robot.action:
-                if field.name in gripper.fields:
-                    kept = gripper.open_value if self._last is None else self._last[start : start + field.width]
-                    still[start : start + field.width] = kept
-                start += field.width
-        return still
+        return standing(self.robot, self._last, self.position)
 
 
 def _repeats(env: RobotEnv, rate_hz: float) -> int:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 
@@ -24,55 +23,76 @@ from lerobot.datasets.compute_stats import RunningQuantileStats
 from numpy.typing import NDArray
 
 ENCODER = {"vcodec": "h264", "pix_fmt": "yuv444p", "crf": 12, "preset": "ultrafast", "g": 5}
+FRAMES_AT_ONCE = 256
+"""Whose pixels are counted together, for the statistics."""
 
 
 class EpisodeEncoder:
-    """Encodes the cameras of one episode after another; the interface is LeRobot's ``StreamingVideoEncoder``."""
+    """Encodes the cameras of one episode after another, each picture as it comes; the interface is LeRobot's
+    ``StreamingVideoEncoder``."""
 
     def __init__(self, fps: int, settings: RGBEncoderConfig):
         self._fps, self._settings = fps, settings
-        self._frames: dict[str, list[NDArray[np.uint8]]] = {}
-        self._folder = Path()
+        self._films: dict[str, _Film] = {}
 
     def start_episode(
         self, video_keys: Sequence[str], temp_dir: Path, depth_video_keys: Sequence[str] | None = None
     ) -> None:
         """Begin an episode with cameras ``video_keys``, whose files go below ``temp_dir``."""
-        self._folder = temp_dir
-        self._frames = {key: [] for key in video_keys}
+        self._films = {key: _Film(temp_dir, self._fps, self._settings) for key in video_keys}
 
     def feed_frame(self, video_key: str, image: NDArray[np.uint8]) -> None:
-        """Take the next frame (H, W, 3) of a camera; it must not change before the episode is finished."""
-        self._frames[video_key].append(image)
+        """Take the next frame (H, W, 3) of a camera."""
+        self._films[video_key].add(image)
 
     def finish_episode(self) -> dict[str, tuple[Path, dict[str, NDArray]]]:
-        """Encode. Returns per camera the file, in a folder of its own that the writer deletes, and the statistics of
-        its channels, in 0..255."""
-        with ThreadPoolExecutor(len(self._frames)) as pool:
-            finished = list(pool.map(self._encode, self._frames.values()))
-        return dict(zip(self._frames, finished, strict=True))
+        """Finish the files. Returns per camera the file, in a folder of its own that the writer deletes, and the
+        statistics of its channels, in 0..255."""
+        films, self._films = self._films, {}
+        return {key: film.finish() for key, film in films.items()}
 
     def cancel_episode(self) -> None:
-        """Forget the frames of an episode that is not wanted."""
-        self._frames = {}
+        """Close the files of an episode that is not wanted."""
+        films, self._films = self._films, {}
+        for film in films.values():
+            film.finish()
 
     def close(self) -> None:
         """Nothing is held between episodes."""
 
-    def _encode(self, frames: list[NDArray[np.uint8]]) -> tuple[Path, dict[str, NDArray]]:
-        path = Path(tempfile.mkdtemp(dir=self._folder)) / "episode.mp4"
-        tick = Fraction(1, self._fps)  # the container chooses another time base once it is open
-        with av.open(str(path), "w") as container:
-            options = self._settings.get_codec_options(encoder_threads=1, as_strings=True)
-            stream = container.add_stream(self._settings.vcodec, self._fps, options=options)
-            stream.pix_fmt = self._settings.pix_fmt
-            stream.height, stream.width = frames[0].shape[:2]
-            stream.time_base = tick
-            for time, image in enumerate(frames):
-                frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
-                frame.pts, frame.time_base = time, tick
-                container.mux(stream.encode(frame))
-            container.mux(stream.encode())
-        statistics = RunningQuantileStats()
-        statistics.update(np.concatenate([image[::4, ::4].reshape(-1, 3) for image in frames]))
-        return path, statistics.get_statistics()
+
+class _Film:
+    """One camera's file; what is kept in memory is every fourth pixel of every fourth row of the last frames."""
+
+    def __init__(self, folder: Path, fps: int, settings: RGBEncoderConfig):
+        self._path = Path(tempfile.mkdtemp(dir=folder)) / "episode.mp4"
+        self._tick, self._settings, self._count = Fraction(1, fps), settings, 0
+        self._container = av.open(str(self._path), "w")
+        options = settings.get_codec_options(encoder_threads=1, as_strings=True)
+        self._stream = self._container.add_stream(settings.vcodec, fps, options=options)
+        self._stream.pix_fmt = settings.pix_fmt
+        self._stream.time_base = self._tick  # the container chooses another time base once it is open
+        self._statistics, self._pixels = RunningQuantileStats(), []
+
+    def add(self, image: NDArray[np.uint8]) -> None:
+        if not self._count:
+            self._stream.height, self._stream.width = image.shape[:2]
+        frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
+        frame.pts, frame.time_base = self._count, self._tick
+        self._container.mux(self._stream.encode(frame))
+        self._count += 1
+        self._pixels.append(image[::4, ::4].reshape(-1, 3))
+        if len(self._pixels) == FRAMES_AT_ONCE:
+            self._count_pixels()
+
+    def finish(self) -> tuple[Path, dict[str, NDArray]]:
+        if self._count:
+            self._container.mux(self._stream.encode())
+        self._container.close()
+        self._count_pixels()
+        return self._path, self._statistics.get_statistics() if self._count else {}
+
+    def _count_pixels(self) -> None:
+        if self._pixels:
+            self._statistics.update(np.concatenate(self._pixels))
+            self._pixels = []

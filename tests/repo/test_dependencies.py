@@ -11,7 +11,7 @@ MAY_IMPORT = {
     "envs": {CORE},
     "policies": {CORE},
     "planning": {CORE, "policies"},
-    "hardware": {CORE, "envs"},
+    "hardware": {CORE, "envs", "policies"},
     "eval": {CORE, "envs", "policies", "planning", "hardware"},
 }
 # The command line, the recipes and the benchmarks' commands put the parts together, so they see all of them.
