@@ -1,4 +1,4 @@
-"""Policies, world models and inverse models by name: checkpoints, and those that know nothing."""
+"""Policies, world models, inverse models and value models by name: checkpoints, and those that know nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from cosmos_robot.errors import ContractError, InputError, UnknownNameError
 from cosmos_robot.registry import Registry
 
 if TYPE_CHECKING:
-    from cosmos_robot.policies.base import InverseModel, Policy, WorldModel
+    from cosmos_robot.latent_frames.layout import ValueMode
+    from cosmos_robot.policies.base import InverseModel, Policy, ValueModel, WorldModel
 
 FAKES = Registry("policy")
 """Policies made from a contract alone."""
@@ -25,6 +26,10 @@ FAKE_INVERSES = Registry("inverse model")
 """Inverse models made from a contract alone."""
 FAKE_INVERSES.add("still", "cosmos_robot.policies.fakes:StillInverse")
 
+FAKE_VALUES = Registry("value model")
+"""Value models made from a contract and from what they are to read."""
+FAKE_VALUES.add("random", "cosmos_robot.policies.fakes:RandomValue")
+
 BACKBONES = Registry("backbone")
 """Loaders of checkpoint policies, by the backbone that their contract names: (ref, device) to a policy."""
 BACKBONES.add("cosmos3", "cosmos_robot.policies.cosmos3:load")
@@ -36,6 +41,9 @@ WORLD_BACKBONES.add("cosmos3", "cosmos_robot.policies.cosmos3:load_world_model")
 INVERSE_BACKBONES = Registry("backbone of an inverse model")
 """As ``BACKBONES``, for inverse models."""
 INVERSE_BACKBONES.add("cosmos3", "cosmos_robot.policies.cosmos3:load_inverse_model")
+
+VALUE_BACKBONES = Registry("backbone of a value model")
+"""Loaders of value models: (ref, device, contract, reads) to a ``ValueModel``."""
 
 
 def blind_control(name: str | Path) -> str:
@@ -90,18 +98,32 @@ def load_inverse_model(name: str | Path, *, contract: Contract | None = None, de
     return _load("inverse model", name, FAKE_INVERSES, INVERSE_BACKBONES, contract, device)
 
 
+def load_value_model(
+    name: str | Path, *, reads: ValueMode = "value", contract: Contract | None = None, device: str = "cpu"
+) -> ValueModel:
+    """The value model called ``name``: ``random``, or a checkpoint whose contract has latent frames with a value.
+    reads: what the value is a function of. contract: as in ``load_world_model``. Raises as ``load_policy``."""
+    return _load("value model", name, FAKE_VALUES, VALUE_BACKBONES, contract, device, reads)
+
+
 def _load(
-    kind: str, name: str | Path, fakes: Registry, backbones: Registry, contract: Contract | None, device: str
+    kind: str,
+    name: str | Path,
+    fakes: Registry,
+    backbones: Registry,
+    contract: Contract | None,
+    device: str,
+    *more: Any,
 ) -> Any:
     from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
 
     if name in fakes:
         if contract is None:
             raise InputError(f"{kind} {name!r} needs a contract, got None")
-        return fakes.get(str(name))(contract)
+        return fakes.get(str(name))(contract, *more)
     _require_known(kind, name, fakes)
     made_for = contract or find_checkpoint(name).contract()
-    return backbones.get(made_for.model.backbone)(name, device, contract)
+    return backbones.get(made_for.model.backbone)(name, device, contract, *more)
 
 
 def _require_known(kind: str, name: str | Path, fakes: Registry) -> None:

@@ -11,7 +11,8 @@ from cosmos_robot.actions.codec import action_column
 from cosmos_robot.contract import Contract, RobotSpec
 from cosmos_robot.errors import ContractError
 from cosmos_robot.images import cameras_of, compose_canvas
-from cosmos_robot.policies.base import InverseModel, Policy, WorldModel, begun_with
+from cosmos_robot.latent_frames.layout import ValueMode
+from cosmos_robot.policies.base import InverseModel, Policy, ValueModel, WorldModel, begun_with
 from cosmos_robot.types import ActionChunk, Clip, LazyFrames, Observation, VideoPrediction
 
 
@@ -110,6 +111,23 @@ class StillInverse(InverseModel):
 
     def _label(self, clips: Sequence[Clip], seeds: Sequence[int]) -> list[ActionChunk]:
         return [_open_and_still(self.contract, clip.time) for clip in clips]
+
+
+class RandomValue(ValueModel):
+    """Draws each value evenly from 0 to 1, whatever happens: what a value has to beat in choosing."""
+
+    def __init__(self, contract: Contract, reads: ValueMode = "value"):
+        self.contract = contract
+        self.reads = reads
+
+    def _score(
+        self,
+        observations: Sequence[Observation],
+        actions: Sequence[ActionChunk],
+        futures: Sequence[VideoPrediction] | None,
+        seeds: Sequence[int],
+    ) -> NDArray[np.float64]:
+        return np.array([np.random.default_rng(seed).uniform() for seed in seeds])
 
 
 def _open_and_still(contract: Contract, time: float) -> ActionChunk:
