@@ -11,6 +11,9 @@ from typing import Final, Protocol
 SPIN_S = 0.004
 """The last stretch before a tick is spent looking at the clock: on a busy machine a sleeper wakes this much late."""
 
+PRIORITY: Final = 10
+"""Above everything that has none, below what a robot's own driver asks for."""
+
 
 class Clock(Protocol):
     """A clock that does not go back, in seconds."""
@@ -52,12 +55,8 @@ class VirtualClock:
         self._now = max(self._now, when)
 
 
-PRIORITY: Final = 10
-"""Above everything that has none, below what a robot's own driver asks for."""
-
-
 @contextmanager
-def before_others() -> Iterator[bool]:
+def before_others(priority: int = PRIORITY) -> Iterator[bool]:
     """The calling thread runs before all without real-time priority, where the system allows it; yields whether it
     does (Linux: as root, or with an ``rtprio`` limit). Threads and processes begun inside do not inherit it."""
     if not hasattr(os, "sched_setscheduler"):
@@ -65,7 +64,7 @@ def before_others() -> Iterator[bool]:
         return
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(PRIORITY))
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
     except OSError:
         yield False
         return

@@ -25,7 +25,8 @@ from cosmos_robot.contract.library import load_robot
 from cosmos_robot.errors import InputError, RobotError
 from cosmos_robot.hardware import franka_model as model
 from cosmos_robot.hardware.cameras import Camera, fitted, pictures
-from cosmos_robot.hardware.franky_link import FrankaHand, Link, franky, translated
+from cosmos_robot.hardware.franka_hand import FrankaHand
+from cosmos_robot.hardware.franky_link import Link, franky, in_time, translated
 from cosmos_robot.hardware.gripper import Gripper, Hand
 from cosmos_robot.hardware.robot import Robot, Sent, at_rate
 from cosmos_robot.types import Observation
@@ -33,6 +34,11 @@ from cosmos_robot.types import Observation
 Array = NDArray[np.float64]
 GRIPPER: Final = BinaryGripper(GripperRange(open_value=0.0, closed_value=1.0), threshold=0.5, hysteresis=0.2)
 """DROID's numbers: 0 open, 1 closed; between 0.4 and 0.6 the hand stays as it was."""
+STOP_S: Final = 2.0
+SILENT_S: Final = 1.0
+"""Seconds: how long braking may take, and how long a state may stay the same before its controller counts as lost."""
+SAME: Final = 1e-5
+"""Joints (rad) or metres that count as no motion: the planner fails now and then (code -111) on smaller ones."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,8 @@ class FrankaArm(Robot):
         self._was_open = True
         self._last: Array | None = None
         self._in_control = False
+        self._rest_at: Array | None = None
+        self._newest = (-1, 0.0)
 
     def connect(self) -> None:
         """Connect arm and hand. The arm stays as it is; the hand moves only if it is to be homed."""
@@ -114,10 +122,9 @@ class FrankaArm(Robot):
         allowed, changed = self.guarded(values, measured, self._last)
         before = measured if self._last is None else self._last
         arm, notes = self._slowed(allowed[:-1], before[:-1])
+        arm = np.where(np.abs(arm - before[:-1]) < SAME, before[:-1], arm)
         velocity = np.zeros(len(arm)) if self._last is None else (arm - before[:-1]) / self._period
-        with translated("arm"):
-            self._link.robot.move(self._motion(arm, velocity), asynchronous=True)
-        self._in_control = True
+        self._lead(arm, velocity)
         sent = np.append(arm, self._grip(float(allowed[-1])))
         self._last = sent
         fault = self._gripper.fault if self._gripper else ""
@@ -126,7 +133,7 @@ class FrankaArm(Robot):
     def hold(self) -> None:
         """Nothing to do: the last motion ends at rest and stays. Raises RobotError if it has not."""
         self._last = None
-        self._require_alive()
+        self._read()
 
     def stop(self) -> None:
         """Brake with the full dynamics allowed, then give up control. Returns when the arm stands, after a second at
@@ -135,16 +142,7 @@ class FrankaArm(Robot):
         if not (self._link.open and self._in_control):
             return
         self._in_control = False
-        robot = self._link.robot
-        try:
-            with translated("arm"):
-                robot.move(self._stop_motion(), asynchronous=True)
-                if robot.join_motion(1.0):
-                    return
-                robot.stop()
-                robot.join_motion(1.0)
-        except RobotError:
-            return  # it preempted itself, or is gone; the next call tells
+        in_time(self._brake, STOP_S)  # a robot that is lost has stopped by itself; the next call tells
 
     def recover(self) -> None:
         """Clear the arm's errors; if the connection is dead, make a new one. Raises RobotError if neither helps within
@@ -194,43 +192,67 @@ class FrankaArm(Robot):
         robot.relative_dynamics_factor = self.options.speed
         robot.set_collision_behavior(self.options.torque, self.options.force)
 
+    def _brake(self) -> None:
+        self._link.robot.move(self._stop_motion(), asynchronous=True)
+        if not self._link.robot.join_motion(1.0):
+            self._link.robot.stop()
+            self._link.robot.join_motion(1.0)
+
     def _read(self) -> Any:
+        """The state. Raises RobotError if the arm is not as it was left, or its state does not change any more."""
         self._require_alive()
         with translated("arm"):
-            return self._link.robot.state
+            state = self._link.robot.state
+        now, stamp = time.monotonic(), state.time.to_msec()
+        if stamp != self._newest[0]:
+            self._newest = (stamp, now)
+        elif now - self._newest[1] > SILENT_S:
+            raise RobotError(f"arm: its controller has been silent for {now - self._newest[1]:.1f} s")
+        return state
 
     def _require_alive(self) -> None:
         """Raise what ended the last motion, before a reading of a dead connection blocks for a second."""
-        robot = self._link.robot
         if not self._in_control:
             return
         with translated("arm"):
-            over = robot.poll_motion()
-        if over or not robot.is_in_control:
+            over = self._link.robot.poll_motion() or not self._link.robot.is_in_control
+        if over:
             self._in_control = False
             raise RobotError("arm: it is not in control any more, and does not say why")
 
     def _refuse_errors(self) -> None:
         with translated("arm"):
-            robot = self._link.robot
-            if robot.has_errors:
-                raise RobotError(f"the arm reports {robot.state.current_errors}; clear its cause, then call recover()")
+            if self._link.robot.has_errors:
+                errors = self._link.robot.state.current_errors
+                raise RobotError(f"the arm reports {errors}; clear its cause, then call recover()")
 
     def _cleared(self) -> bool:
+        """Whether the connection lives and its errors are gone; within ``STOP_S``, whatever it does."""
         if not self._link.open:
             return False
-        try:
-            with translated("arm"):
-                cleared = bool(self._link.robot.recover_from_errors())
-                self._link.robot.state  # noqa: B018 - a dead connection shows here
-                return cleared
-        except RobotError:
-            return False
+        answers: list[bool] = []
+
+        def ask() -> None:
+            answers.append(bool(self._link.robot.recover_from_errors()))
+            self._link.robot.state  # noqa: B018 - a dead connection shows here
+            answers.append(True)
+
+        return in_time(ask, STOP_S) and answers == [True, True]
 
     def _closedness(self) -> float:
         if self._gripper is None:
             raise RobotError("no connection to the gripper; call connect()")
         return 1.0 - self._gripper.openness
+
+    def _lead(self, arm: Array, velocity: Array) -> None:
+        """Hand the planner its next motion, unless the present one ends where this one would."""
+        going = self._in_control and self._rest_at is not None
+        if going and not velocity.any() and np.array_equal(arm, self._rest_at):
+            return
+        with translated("arm"):
+            self._link.robot.move(self._motion(arm, velocity), asynchronous=True)
+        self._in_control = True
+        self._rest_at = None if velocity.any() else arm
 
     def _grip(self, value: float) -> float:
         assert self._gripper is not None

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -13,9 +14,10 @@ from typing import Final
 
 from cosmos_robot.errors import DependencyError, RobotError
 from cosmos_robot.hardware.cameras import Camera
+from cosmos_robot.hardware.clock import PRIORITY, before_others
 from cosmos_robot.hardware.franka import FrankaOptions, FrankaRobot
 
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 120.0
 _READY: Final = "arm at "
 
 
@@ -29,10 +31,12 @@ class SimulatedArm:
         """Start it. Raises DependencyError without franky-sim, RobotError if it does not come up."""
         if importlib.util.find_spec("franky_sim") is None:
             raise DependencyError("a simulated arm needs franky-sim: pip install franky-sim")
+        self._words = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
         self.process = subprocess.Popen(
             [sys.executable, "-m", __name__, *([host] if host else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=self._words,
             text=True,
         )
         watch = threading.Timer(PATIENCE_S, self.process.kill)
@@ -45,14 +49,18 @@ class SimulatedArm:
                 break
         watch.cancel()
         if not self.host:
+            self.process.kill()
+            self.process.wait()
+            self._words.seek(0)
+            words = self._words.read().strip().splitlines() or ["it said nothing"]
             self.close()
-            raise RobotError("franky-sim did not come up; its own message is above")
+            raise RobotError(f"franky-sim did not come up within {PATIENCE_S:g} s: {words[-1]}")
 
     def close(self) -> None:
         """End it. Safe to call twice."""
         self.process.kill()
         self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
+        for pipe in (self.process.stdin, self.process.stdout, self._words):
             if pipe is not None:
                 pipe.close()
 
@@ -94,7 +102,8 @@ def _serve(host: str | None) -> None:
         with SimulationServer(simulator, **({"hostname_candidates": [host]} if host else {})) as server:
             sys.stdout.write(f"{_READY}{arm.hostname}\n")
             sys.stdout.flush()
-            server.run_forever()
+            with before_others(PRIORITY - 5):  # it stands for a controller that keeps its kilohertz
+                server.run_forever()
 
 
 def _end_with_parent() -> None:

@@ -1,12 +1,14 @@
-"""The connection to a Franka arm and its hand through franky, and what can go wrong with it.
+"""The connection to a Franka arm through franky, and what can go wrong with it.
 
 A controller takes one client. Connecting while another is there, or while the controller hangs, waits for ever; and
-after a second of silence a connection is dead and blocks each reading for a second. So connections are made on a
-thread of their own, with a timeout, and an attempt that still hangs is waited for instead of begun a second time.
+after a second of silence a connection is dead and blocks each reading for a second. If it falls silent while a motion
+begins, every call waits for ever, letting go of the connection included. So whatever may wait is done on a thread of
+its own, with a timeout, and an attempt that still hangs is waited for instead of begun a second time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -57,10 +59,12 @@ class Link:
         self._realtime = franky.RealtimeConfig.Enforce if realtime == "enforce" else franky.RealtimeConfig.Ignore
         self._robot: Any = None
         self._attempt: _Attempt | None = None
+        self._leaving: threading.Thread | None = None
 
     @property
     def robot(self) -> Any:
-        """franky's robot. Raises RobotError while there is no connection."""
+        """franky's robot, to be used and not kept: the traceback of an error would keep the connection with it. Raises
+        RobotError while there is no connection."""
         if self._robot is None:
             raise RobotError(f"no connection to the arm at {self.host}; call connect(), or recover() after a fault")
         return self._robot
@@ -73,6 +77,10 @@ class Link:
     def connect(self, timeout_s: float) -> None:
         """Make a connection, trying again while it is refused. Raises RobotError after ``timeout_s``."""
         end = time.monotonic() + timeout_s
+        if self._leaving is not None:
+            self._leaving.join(timeout_s)
+            if self._leaving.is_alive():
+                raise RobotError(f"the arm at {self.host} has been silent for {timeout_s:g} s; restart its controller")
         while True:
             if self._attempt is None:
                 self._attempt = _Attempt(self._build)
@@ -92,8 +100,12 @@ class Link:
             time.sleep(RETRY_S)
 
     def drop(self) -> None:
-        """Let go of the connection, dead or alive. Safe to call twice."""
-        self._robot = None
+        """Let go of the connection, dead or alive, without waiting for it. Safe to call twice."""
+        if self._robot is not None:
+            kept = [self._robot]
+            self._robot = None
+            self._leaving = threading.Thread(target=kept.clear, name="franka leave", daemon=True)
+            self._leaving.start()
 
     def abandon(self) -> None:
         """As ``drop``, and an attempt that still hangs is let go of when it ends."""
@@ -106,6 +118,19 @@ class Link:
         robot = franky.Robot(self.host, realtime_config=self._realtime)
         self._prepare(robot)
         return robot
+
+
+def in_time(work: Callable[[], Any], timeout_s: float) -> bool:
+    """Whether ``work`` ended within ``timeout_s``, well or badly; it goes on alone if not."""
+    thread = threading.Thread(target=_quietly, args=(work,), name="franka call", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    return not thread.is_alive()
+
+
+def _quietly(work: Callable[[], Any]) -> None:
+    with contextlib.suppress(*FAULTS):
+        work()
 
 
 class _Attempt:
@@ -125,43 +150,3 @@ class _Attempt:
         else:
             self.robot = None if self.unwanted.is_set() else robot
         self.over.set()
-
-
-class FrankaHand:
-    """The Franka Hand. Opening moves it to its width at ``speed`` (m/s); closing grasps with ``force`` (N)."""
-
-    def __init__(self, host: str, speed: float = 0.1, force: float = 20.0, home: bool = False):
-        """home: find the fingers' range first, a second of motion; needed once after power-up. Raises RobotError if
-        the range is not known."""
-        with translated("gripper"):
-            self._gripper: Any = franky.Gripper(host)
-            if home:
-                self._gripper.homing()
-            self._widest = float(self._gripper.max_width)
-        if not self._widest > 0:
-            raise RobotError("gripper: it does not know its range; connect with home_gripper=True once")
-        self._speed, self._force = speed, force
-        self._motion: Any = None
-
-    def start(self, open: bool) -> None:
-        """Begin to open or to grasp; anything between the fingers, of any size, counts as grasped."""
-        if open:
-            self._motion = self._gripper.move_async(self._widest, self._speed)
-        else:
-            self._motion = self._gripper.grasp_async(0.0, self._speed, self._force, self._widest, self._widest)
-
-    def settled(self, wait_s: float) -> bool:
-        """Whether the last motion is over. Raises RobotError if it failed."""
-        if self._motion is None:
-            return True
-        if not self._motion.wait(wait_s):
-            return False
-        motion, self._motion = self._motion, None
-        with translated("gripper"):
-            motion.get()
-        return True
-
-    def openness(self) -> float:
-        """The width as a share of the widest."""
-        with translated("gripper"):
-            return float(self._gripper.width) / self._widest

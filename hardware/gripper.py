@@ -11,6 +11,7 @@ from cosmos_robot.errors import RobotError
 
 LOOK_S: Final = 0.05
 RETRY_S: Final = 0.5
+CLOSE_S: Final = 3.0
 
 
 class Hand(Protocol):
@@ -26,6 +27,10 @@ class Hand(Protocol):
 
     def openness(self) -> float:
         """How far it is open now, 0 to 1."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it. Safe to call twice."""
         ...
 
 
@@ -77,11 +82,11 @@ class Gripper:
                     )
 
     def close(self) -> None:
-        """End the thread; a hand that hangs is left behind. Safe to call twice."""
+        """End the thread and let go of the hand; one that hangs is left behind. Safe to call twice."""
         with self._wake:
             self._closing = True
             self._wake.notify()
-        self._thread.join(1.0)
+        self._thread.join(CLOSE_S)
 
     def _work(self) -> None:
         while not self._closing:
@@ -95,20 +100,22 @@ class Gripper:
     def _serve(self, hand: Hand) -> None:
         done: bool | None = None  # after a new connection nobody knows what the hand was last told
         moving = False
-        while not self._closing:
-            self._look(hand)
-            if moving:
-                moving = not hand.settled(LOOK_S)
-                continue
-            with self._wake:
-                if self._wanted in (None, done):
-                    self._wake.wait(LOOK_S)
-                wanted = self._wanted
-            if self._closing or wanted is None or wanted == done:
-                continue
-            self.sent.append((time.monotonic(), wanted))
-            hand.start(wanted)
-            done, moving = wanted, True
+        try:
+            while not self._closing:
+                self._look(hand)
+                if moving:
+                    moving = not hand.settled(LOOK_S)
+                    continue
+                with self._wake:
+                    if self._wanted in (None, done):
+                        self._wake.wait(LOOK_S)
+                    wanted = self._wanted
+                if not self._closing and wanted is not None and wanted != done:
+                    self.sent.append((time.monotonic(), wanted))
+                    hand.start(wanted)
+                    done, moving = wanted, True
+        finally:
+            hand.close()
 
     def _look(self, hand: Hand) -> None:
         openness = min(1.0, max(0.0, float(hand.openness())))
