@@ -13,6 +13,7 @@ from typing import Final, Literal
 from cosmos_robot.errors import InputError
 
 Source = Literal["demo", "success_rollout", "failure_rollout"]
+SOURCES: Final[tuple[Source, ...]] = ("demo", "success_rollout", "failure_rollout")
 JOINT_SHARE: Final = 0.5
 PLANNING_SHARE: Final = 0.1
 
@@ -30,7 +31,7 @@ class EpochMix:
     def at(self, place: int) -> tuple[Source, int]:
         """The source of ``place``, and which of its steps stands there. Raises InputError outside the epoch."""
         first = 0
-        for source, count, there in zip(("demo", "success_rollout", "failure_rollout"), self.places, self.there):
+        for source, count, there in zip(SOURCES, self.places, self.there, strict=True):
             if first <= place < first + count:
                 return source, (place - first) % there
             first += count

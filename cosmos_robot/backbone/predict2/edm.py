@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -69,7 +70,7 @@ def denoise(denoiser: Denoiser, start: Tensor, levels: Sequence[float]) -> Tenso
     The state is float64; the denoiser gets it and the level as float32 and is asked once for each level.
     """
     state, before = start.double(), None
-    for number, (now, then) in enumerate(zip(levels, levels[1:], strict=False)):
+    for number, (now, then) in enumerate(pairwise(levels)):
         clean = denoiser(state.float(), float(np.float32(now))).double()
         if before is None:
             state = state + (then - now) * (state - clean) / now
