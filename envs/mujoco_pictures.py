@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from importlib import import_module
 
 import mujoco
@@ -33,6 +34,8 @@ class MujocoPictures:
             self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
         except (AttributeError, RuntimeError, OSError, ImportError, mujoco.FatalError) as error:
             raise RenderError(f"the renderer could not start ({library}): {error}; {GL_REMEDY}") from error
+        # Also when the interpreter ends: later, the OpenGL library is gone and says so.
+        self._free = weakref.finalize(self, _free, self._context, self._gl)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
         self._area = mujoco.MjrRect(0, 0, width, height)
         self._scene = mujoco.MjvScene(model, maxgeom=2 * model.ngeom + 100)
@@ -55,8 +58,12 @@ class MujocoPictures:
         return np.ascontiguousarray(rows[::-1])
 
     def close(self) -> None:
-        """Free the context."""
-        # Some drivers complain about a context that is freed; there is nothing left to lose.
-        with contextlib.suppress(Exception):
-            self._context.free()
-            self._gl.free()
+        """Free the context; calling it again does nothing."""
+        self._free()
+
+
+def _free(context: mujoco.MjrContext, gl) -> None:
+    # Some drivers complain about a context that is freed; there is nothing left to lose.
+    with contextlib.suppress(Exception):
+        context.free()
+        gl.free()
