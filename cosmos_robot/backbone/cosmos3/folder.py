@@ -25,13 +25,19 @@ CONFIG_OF = {
     "text_tokenizer": "tokenizer_config.json",
     "scheduler": "scheduler_config.json",
 }
+TEXTS_FILE = "text_embeddings.safetensors"
+"""Beside the parts of a Cosmos Policy checkpoint: its embedded prompts."""
+PARTS_OF = {"CosmosPolicyPipeline": ("transformer", "vae")}
+"""Parts by the pipeline that model_index.json names; all of ``CONFIG_OF`` for any other."""
+
 _HUB_ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """A complete checkpoint on disk. parts: where transformer, vae, text_tokenizer and scheduler lie. contract_file:
-    beside the weights, or this package's own for a released checkpoint; None where the caller has to bring one."""
+    """A complete checkpoint on disk. parts: where transformer, vae, text_tokenizer and scheduler lie, those of them that
+    its pipeline has. contract_file: beside the weights, or this package's own for a released checkpoint; None where the
+    caller has to bring one."""
 
     name: str
     folder: Path
@@ -100,8 +106,9 @@ def check_complete(
     folder = folder.resolve()
     index = read_json(folder / INDEX_FILE)
     home = _shared_folder(folder, index)
-    parts = {part: (folder if part == "transformer" else home) / part for part in CONFIG_OF}
-    missing = [path for part, config in CONFIG_OF.items() if not (path := parts[part] / config).is_file()]
+    needed = PARTS_OF.get(str(index.get("_class_name")), tuple(CONFIG_OF))
+    parts = {part: (folder if part == "transformer" else home) / part for part in needed}
+    missing = [path for part in needed if not (path := parts[part] / CONFIG_OF[part]).is_file()]
     for part in ("transformer", "vae"):
         missing += [path for path in listed_files(parts[part])[0] if not path.is_file()]
     beside = folder / CONTRACT_FILE
@@ -175,7 +182,7 @@ def _shared_folder(folder: Path, index: dict) -> Path:
 def _download(repository: str, revision: str | None, fetch: bool) -> Path:
     from huggingface_hub import snapshot_download
 
-    wanted = [INDEX_FILE, CONTRACT_FILE, *(f"{part}/*" for part in CONFIG_OF)]
+    wanted = [INDEX_FILE, CONTRACT_FILE, TEXTS_FILE, *(f"{part}/*" for part in CONFIG_OF)]
     try:
         return Path(snapshot_download(repository, revision=revision, allow_patterns=wanted, local_files_only=not fetch))
     except Exception as error:  # the hub client raises whatever its transport does

@@ -71,7 +71,7 @@ def load_checkpoint(
     CheckpointError (missing file, wrong key or shape, quantised weights, not enough memory), ContractError, or
     InputError for a device that is not to be had.
     """
-    usable = _usable(device)
+    usable = usable_device(device)
     if dtype is None:
         dtype = torch.float32 if usable.type == "cpu" else torch.bfloat16
     found = find_checkpoint(ref, needs_contract=contract is None)
@@ -154,9 +154,9 @@ def save_checkpoint(
     if (share_with is None) != (vae is not None and tokenizer is not None):
         raise InputError("save_checkpoint: pass either vae and tokenizer, or share_with, not both and not neither")
     with whole_folder(folder, overwrite) as partial:
-        _write_module(transformer, partial / "transformer", dtype)
+        write_module(transformer, partial / "transformer", dtype)
         if vae is not None:
-            _write_module(vae, partial / "vae", dtype)
+            write_module(vae, partial / "vae", dtype)
             tokenizer.save_pretrained(partial / "text_tokenizer")
             native_scheduler(contract.model.sampler.shift).save_pretrained(partial / "scheduler")
         contract.save(partial)
@@ -208,7 +208,8 @@ def _scheduler(found: CheckpointFolder, contract: Contract) -> tuple[Mapping[str
     return native, (f"{why}; the native schedule with the contract's shift {native['flow_shift']:g} is used instead",)
 
 
-def _usable(device: str) -> torch.device:
+def usable_device(device: str) -> torch.device:
+    """The device called ``device``. Raises InputError if it is not to be had."""
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:
@@ -223,7 +224,8 @@ def _load_tokenizer(part: Path) -> PreTrainedTokenizerBase:
         raise CheckpointError(f"{part} is not a whole tokenizer: {error}; copy or save it again") from error
 
 
-def _write_module(module: ModelMixin, part: Path, dtype: torch.dtype) -> None:
+def write_module(module: ModelMixin, part: Path, dtype: torch.dtype) -> None:
+    """Write a module's weights and configuration into the new folder ``part``."""
     part.mkdir()
     module.save_config(part)
     config = read_json(part / "config.json")

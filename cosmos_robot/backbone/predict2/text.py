@@ -20,7 +20,6 @@ from torch import Tensor
 
 from cosmos_robot.errors import CheckpointError, InputError, UnknownNameError
 
-TEXTS: Final = "text_embeddings.safetensors"
 TOKENS: Final = 512
 T5: Final = "google-t5/t5-11b"
 Encode = Callable[[Sequence[str]], Sequence[Tensor]]
