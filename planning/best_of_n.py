@@ -124,8 +124,8 @@ def best_of_n(
     onward: Onward | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Planner:
-    """A planner whose models are in this process: one call to propose all candidates, one to imagine all futures, one to
-    score them all (``settings.batch`` cuts them). Raises ContractError where the models do not fit each other."""
+    """A planner whose models are in this process: one call proposes all candidates, one imagines all their futures, one
+    scores them all (``settings.batch`` cuts them). Raises ContractError where the models do not fit each other."""
     evaluator = Evaluator(policy, world, value, settings, onward=onward, clock=clock)
     executor = InProcess(evaluator, settings.batch)
     return Planner(policy, executor, settings, cameras=evaluator.cameras, clock=clock)

@@ -30,7 +30,7 @@ class Executor(ABC):
         """The candidates of ``task`` in its order. until: on ``clock``, when the answer has to be there; None is never.
         ``task.seconds_left`` is set here and need not be given."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  nothing to end in process
         """End the workers, if any."""
 
     def __enter__(self) -> Executor:
@@ -72,7 +72,7 @@ class Worker(ABC):
     def submit(self, task: Task) -> Future[list[Candidate]]:
         """Begin. The future ends with the candidates, or with WorkerError if the worker is lost."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  not every worker has something to end
         """End it; nothing is awaited."""
 
 

@@ -138,8 +138,8 @@ class Candidate:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A decision. chosen: the candidate whose chunk is ``chunk``. planned: whether values chose it; where not, it is the
-    plain policy's own. why: in words. candidates: all of them, by index. seconds: the whole decision."""
+    """A decision. chosen: the candidate whose chunk is ``chunk``. planned: whether values chose it; where not, it is
+    the plain policy's own. why: in words. candidates: all of them, by index. seconds: the whole decision."""
 
     chunk: ActionChunk
     chosen: Candidate
