@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from typing import Final
 
 from cosmos_robot.hardware.loop import Tick
+from cosmos_robot.types import Image, Observation
 
 KEPT: Final = 128
 """Ticks that may wait for the thread; more are lost, and counted."""
@@ -27,8 +28,13 @@ class Aside[T](ABC):
         self._thread = threading.Thread(target=self._work, name=type(self).__name__, daemon=True)
         self._thread.start()
 
+    def glance(self, observation: Observation, asked: bool) -> None:
+        """Draw the pictures that are wanted, before a simulator moves on."""
+        for name in self._wanted(asked):
+            observation.images[name]
+
     def tick(self, tick: Tick) -> None:
-        """Queue the tick, and with it what has to be looked at now: a simulator moves on afterwards."""
+        """Queue the tick, and with it what has to be looked at now."""
         if self.fault is not None:
             return
         entry = (tick, self._look(tick))
@@ -44,12 +50,21 @@ class Aside[T](ABC):
             self._thread.join()
 
     @abstractmethod
+    def _wanted(self, asked: bool) -> tuple[str, ...]:
+        """The cameras whose pictures are needed. asked: of an observation that goes along with a question."""
+
+    @abstractmethod
     def _look(self, tick: Tick) -> T:
         """What ``_take`` needs besides the tick; called in the loop's thread."""
 
     @abstractmethod
     def _take(self, tick: Tick, seen: T) -> None:
         """Work on one tick; called in the thread of this object."""
+
+    def _pictures(self, tick: Tick) -> dict[str, Image]:
+        """The wanted pictures of a tick; called in the loop's thread."""
+        seen = tick.observation
+        return {} if seen is None else {name: seen.images[name] for name in self._wanted(tick.asked)}
 
     def _work(self) -> None:
         while (entry := self._waiting.get()) is not None:

@@ -16,7 +16,7 @@ import numpy as np
 import tyro
 from rich.console import Console
 
-from cosmos_robot.errors import InputError, WorkerError
+from cosmos_robot.errors import CheckpointError, InputError, WorkerError
 from cosmos_robot.hardware.asking import Asker
 from cosmos_robot.hardware.chunks import Scheduler, Strategy
 from cosmos_robot.hardware.clock import Clock, MonotonicClock, VirtualClock, before_others
@@ -149,12 +149,13 @@ class _Run:
 def _run(console: Console, run: _Run, replayed: Replayed | None = None) -> int:
     """The loop with its witnesses, then the report, whatever ended it."""
     robot, virtual = run.robot, isinstance(run.clock, VirtualClock)
-    recorder = _recorder(run, virtual)
-    witnesses: list[Witness] = [w for w in (recorder, replayed) if w is not None]
+    view = None
     if run.config.view:
         from cosmos_robot.hardware.view import LiveView
 
-        witnesses.append(LiveView(robot, virtual))
+        view = LiveView(robot, virtual)
+    recorder = _recorder(run, virtual)
+    witnesses: list[Witness] = [w for w in (recorder, view, replayed) if w is not None]
     simulated_end: Callable[[], bool] = lambda: bool(getattr(robot, "ended", False))  # noqa: E731
     loop = ControlLoop(
         robot,
@@ -165,14 +166,16 @@ def _run(console: Console, run: _Run, replayed: Replayed | None = None) -> int:
         run.settings,
         tuple(witnesses),
         done=lambda: simulated_end() or (replayed is not None and replayed.done),
-        always_look=recorder is not None,
+        glances=tuple(w.glance for w in (recorder, view) if w is not None),
     )
     try:
+        console.print("driving; Ctrl-C stops")
         with terminated_as_interrupt(), contextlib.nullcontext() if virtual else before_others():
             report = loop.run()
-    except BaseException:
-        if recorder is not None:
-            recorder.abandon()
+    except BaseException as error:
+        if recorder is not None:  # what led to it is worth keeping
+            with contextlib.suppress(CheckpointError):
+                recorder.close({**run.notes, "error": f"{type(error).__name__}: {error}"})
         raise
     success = getattr(robot, "success", None)
     show(report, console)

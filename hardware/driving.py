@@ -162,8 +162,12 @@ class Replayed:
 
     def ask(self, observation: Observation, seed: int, committed: NDArray[np.float64] | None, now: float) -> Pending:
         """The rest of the episode."""
-        self._first = min(self._next, len(self.actions) - 1)
-        return _There(ActionChunk(self.actions[self._first :], self.rate_hz, observation.time, "replay"))
+        first = min(self._next, len(self.actions) - 1)
+        return _Rest(self, first, ActionChunk(self.actions[first:], self.rate_hz, observation.time, "replay"))
+
+    def taken_up(self, first: int) -> None:
+        """From now on rows are counted from ``first``."""
+        self._first = first
 
     def reset(self) -> None:
         """Begin at the first row."""
@@ -176,11 +180,12 @@ class Replayed:
             self._next = self._first + tick.due.row + 1
 
 
-class _There:
-    def __init__(self, chunk: ActionChunk):
-        self._chunk = chunk
+class _Rest:
+    def __init__(self, replayed: Replayed, first: int, chunk: ActionChunk):
+        self._replayed, self._first, self._chunk = replayed, first, chunk
 
     def poll(self, now: float) -> ActionChunk | None:
+        self._replayed.taken_up(self._first)
         return self._chunk
 
     def cancel(self) -> None:

@@ -112,8 +112,9 @@ class LoopReport:
 class ControlLoop:
     """A robot, a source of chunks, a scheduler and a gate, ticked at the robot's rate.
 
-    alive: the dead-man's answer, asked every tick. done: asked every tick, ends the run when true. always_look: take
-    an observation every tick for the witnesses, not only for questions.
+    alive: the dead-man's answer, asked every tick. done: asked every tick, ends the run when true. glances: if
+    there are any, an observation is taken every tick, and each is called with it, and whether it goes along with a
+    question, before the robot moves on.
     """
 
     def __init__(
@@ -127,11 +128,11 @@ class ControlLoop:
         witnesses: tuple[Witness, ...] = (),
         alive: Callable[[], bool] = lambda: True,
         done: Callable[[], bool] = lambda: False,
-        always_look: bool = False,
+        glances: tuple[Callable[[Observation, bool], None], ...] = (),
     ):
         self._robot, self._asker, self._scheduler, self._gate = robot, asker, scheduler, gate
         self._clock, self._settings, self._witnesses = clock, settings, witnesses
-        self._alive, self._done, self._always_look = alive, done, always_look
+        self._alive, self._done, self._glances = alive, done, glances
         self._period = 1.0 / robot.robot.rate_hz
         self._pending: tuple[Ticket, Pending] | None = None
         self._seed = settings.seed
@@ -186,9 +187,11 @@ class ControlLoop:
     def _tick(self, number: int, due: float, late: float, since: float, report: LoopReport) -> Tick:
         self._take_up(due, since, report)
         asks = self._scheduler.wants(due)
-        seen = self._robot.observe(self._settings.instruction) if asks or self._always_look else None
+        seen = self._robot.observe(self._settings.instruction) if asks or self._glances else None
         if asks and seen is not None:
             self._ask(seen, due, report)
+        for glance in self._glances if seen is not None else ():
+            glance(seen, asks)
         row = self._scheduler.row(due)
         if isinstance(row, Hold):
             return Tick(number, due, late, None, self._hold(row.reason, since, report), seen, asks)

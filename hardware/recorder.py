@@ -99,9 +99,12 @@ class Recorder(Aside[_Seen]):
         if tick.sent is not None:
             self._sent = tick.sent.values
         still = standing(self._robot, self._sent, self._place)
-        if tick.observation is None or (self._settings.pictures == "question" and not tick.asked):
-            return _Seen({}, still)
-        return _Seen({camera.name: tick.observation.images[camera.name] for camera in self._cameras}, still)
+        return _Seen(self._pictures(tick), still)
+
+    def _wanted(self, asked: bool) -> tuple[str, ...]:
+        if self._settings.pictures == "question" and not asked:
+            return ()
+        return tuple(camera.name for camera in self._cameras)
 
     def close(self, notes: Mapping[str, Any] | None = None) -> Path | None:
         """Finish the dataset and return its folder; None, and no dataset, if there was no tick. notes: whatever JSON

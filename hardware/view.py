@@ -25,11 +25,15 @@ class LiveView(Aside[dict[str, Image]]):
             raise DependencyError("a live view needs the package rerun-sdk: pip install rerun-sdk") from error
         self._rerun: Any = rerun
         self._names = columns(robot.robot)
+        self._cameras = tuple(camera.name for camera in robot.robot.cameras)
         rerun.init(f"cosmos-robot {robot.robot.name}", spawn=True)
         super().__init__(patient)
 
+    def _wanted(self, asked: bool) -> tuple[str, ...]:
+        return self._cameras if asked else ()
+
     def _look(self, tick: Tick) -> dict[str, Image]:
-        return dict(tick.observation.images) if tick.observation is not None and tick.asked else {}
+        return self._pictures(tick)
 
     def _take(self, tick: Tick, seen: dict[str, Image]) -> None:
         rerun = self._rerun

@@ -126,13 +126,14 @@ class PolicyClient:
         timeout_s: float | None = None,
         supersede: bool = False,
     ) -> Future[ActionChunk]:
-        """Ask without waiting. The future raises what ``act`` would."""
+        """Ask without waiting. The future raises what ``act`` would. The chunk's ``info["seconds"]`` says where time
+        went: the server's parts, and ``wire`` for the rest of the round trip."""
         patience = self._timeout_s if timeout_s is None else _checked_timeout(timeout_s)
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
             raise InputError(f"seed: expected a whole number from 0 to 2**32 - 1, got {seed!r}")
         seen = self._only_read(observation)
-        question = Infer(seen, int(seed), self._session, patience, committed, supersede)
-        return _mapped(self.call(question, patience), lambda reply: self._expect_now(reply, ChunkReply).chunk)
+        question, began = Infer(seen, int(seed), self._session, patience, committed, supersede), time.monotonic()
+        return _mapped(self.call(question, patience), lambda reply: _timed(self._expect_now(reply, ChunkReply), began))
 
     def plan(self, observation: Observation, seed: int, deadline_s: float | None = None) -> ActionChunk:
         """One chunk from the server's planner; its report is in ``info``."""
@@ -269,6 +270,11 @@ class PolicyClient:
                         "open, and is the timeout long enough for its model?"
                     )
                 )
+
+
+def _timed(reply: ChunkReply, began: float) -> ActionChunk:
+    wire_s = max(0.0, time.monotonic() - began - reply.seconds.get("total", 0.0))
+    return replace(reply.chunk, info={**reply.chunk.info, "seconds": {**reply.seconds, "wire": wire_s}})
 
 
 def _settle(future: Future[Reply], reply: Reply) -> None:
