@@ -16,8 +16,8 @@ VECTORS = (STATE, ACTION, FUTURE + STATE, VALUE)
 def injected(latents: Tensor, layout: FrameLayout, vectors: Mapping[str, Tensor]) -> Tensor:
     """``latents`` (B, C, L, h, w), a copy, with vectors in their frames.
 
-    vectors: slot to normalised numbers: ``state`` and ``future state`` (B, P), ``action`` (B, K, D), ``value`` (B,) from
-    -1 to 1. Raises InputError for another slot, and for a vector larger than a frame.
+    vectors: slot to normalised numbers: ``state`` and ``future state`` (B, P), ``action`` (B, K, D), ``value`` (B,)
+    from -1 to 1. Raises InputError for another slot, and for a vector larger than a frame.
     """
     volume = (latents.shape[1], latents.shape[3], latents.shape[4])
     for slot, vector in vectors.items():

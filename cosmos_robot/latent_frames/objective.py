@@ -56,7 +56,7 @@ def frame_weights(layout: FrameLayout, kinds: Sequence[SampleKind], targets: Tar
 
 @dataclass(frozen=True)
 class LatentLoss:
-    """total: what is minimised. frames (B, L): weighted error of each frame before its frame weight, with no gradient."""
+    """total: what is minimised. frames (B, L): error of each frame before its frame weight, without a gradient."""
 
     total: Tensor
     frames: Tensor

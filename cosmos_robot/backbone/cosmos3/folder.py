@@ -35,9 +35,9 @@ _HUB_ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """A complete checkpoint on disk. parts: where transformer, vae, text_tokenizer and scheduler lie, those of them that
-    its pipeline has. contract_file: beside the weights, or this package's own for a released checkpoint; None where the
-    caller has to bring one."""
+    """A complete checkpoint on disk. parts: where transformer, vae, text_tokenizer and scheduler lie, of which its
+    pipeline may lack the last two. contract_file: beside the weights, or this package's own for a released checkpoint;
+    None where the caller has to bring one."""
 
     name: str
     folder: Path
