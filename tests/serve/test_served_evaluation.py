@@ -74,7 +74,7 @@ def test_the_page_is_seen_in_a_browser(served, tmp_path):
 
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
-        pytest.skip("no chromium on this machine; scripts/setup.sh installs it")
+        pytest.skip("no chromium on this machine: apt-get install chromium")
     policy = load_policy(served["zmq"])
     policy.act([empty_scene(policy.contract)], [1])
     quiet = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
