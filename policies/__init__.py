@@ -33,10 +33,12 @@ FAKE_VALUES.add("random", "cosmos_robot.policies.fakes:RandomValue")
 BACKBONES = Registry("backbone")
 """Loaders of checkpoint policies, by the backbone that their contract names: (ref, device) to a policy."""
 BACKBONES.add("cosmos3", "cosmos_robot.policies.cosmos3:load")
+BACKBONES.add("predict2", "cosmos_robot.policies.cosmos_policy:load")
 
 WORLD_BACKBONES = Registry("backbone of a world model")
 """As ``BACKBONES``, for world models."""
 WORLD_BACKBONES.add("cosmos3", "cosmos_robot.policies.cosmos3:load_world_model")
+WORLD_BACKBONES.add("predict2", "cosmos_robot.policies.cosmos_policy:load_world_model")
 
 INVERSE_BACKBONES = Registry("backbone of an inverse model")
 """As ``BACKBONES``, for inverse models."""
@@ -44,6 +46,7 @@ INVERSE_BACKBONES.add("cosmos3", "cosmos_robot.policies.cosmos3:load_inverse_mod
 
 VALUE_BACKBONES = Registry("backbone of a value model")
 """Loaders of value models: (ref, device, contract, reads) to a ``ValueModel``."""
+VALUE_BACKBONES.add("predict2", "cosmos_robot.policies.cosmos_policy:load_value_model")
 
 
 def blind_control(name: str | Path) -> str:

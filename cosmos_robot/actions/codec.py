@@ -51,6 +51,11 @@ class Codec:
         """(..., robot.state_width) in robot units to (..., state_width) in model units."""
         return self._need(self._state, "state").normalize(self._state_space.to_model(vector))
 
+    def decode_state(self, rows: ArrayLike) -> Array:
+        """(..., state_width) in model units to (..., robot.state_width) in robot units, the inverse of
+        ``encode_state``."""
+        return self._state_space.to_robot(self._need(self._state, "state").denormalize(rows))
+
     def encode_actions(self, actions: ArrayLike, state: ArrayLike | None = None) -> Array:
         """(..., T, robot.action_width) in robot units to (..., T, action_width) in model units.
 
