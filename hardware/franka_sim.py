@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import os
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -20,6 +17,7 @@ from cosmos_robot.hardware.franka import FrankaOptions, FrankaRobot
 
 PATIENCE_S: Final = 120.0
 _READY: Final = "arm at "
+"""What the server says before its address."""
 
 
 class SimulatedArm:
@@ -34,7 +32,7 @@ class SimulatedArm:
             raise DependencyError("a simulated arm needs franky-sim: pip install franky-sim")
         self._words = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
         self.process = subprocess.Popen(
-            [sys.executable, "-m", __name__, *([host] if host else [])],
+            [sys.executable, "-P", str(Path(__file__).with_name("franky_server.py")), *([host] if host else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._words,
@@ -92,35 +90,3 @@ class FrankaSimRobot(FrankaRobot):
         if self.simulator is not None:
             self.simulator.close()
             self.simulator = None
-
-
-def _serve(host: str | None) -> None:
-    from franky_sim import SimulationServer
-    from franky_sim.mujoco_simulator import MujocoSimulator
-
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _ask_for_time()
-    with MujocoSimulator() as simulator:
-        arm = simulator.add_robot()
-        with SimulationServer(simulator, **({"hostname_candidates": [host]} if host else {})) as server:
-            sys.stdout.write(f"{_READY}{arm.hostname}\n")
-            sys.stdout.flush()
-            server.run_forever()
-
-
-def _ask_for_time() -> None:
-    """A larger share of a busy machine, where that is allowed: it stands for a controller that keeps its kilohertz. On
-    Linux the share of a session counts as well as that of a process."""
-    for grant in (lambda: os.nice(-10), lambda: Path("/proc/self/autogroup").write_text("-10")):
-        with contextlib.suppress(OSError, AttributeError):
-            grant()
-
-
-def _end_with_parent() -> None:
-    sys.stdin.read()  # ends when the parent has gone
-    time.sleep(0.1)
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    _serve(sys.argv[1] if len(sys.argv) > 1 else None)
