@@ -1,4 +1,4 @@
-"""Chunks that go on from rows already committed: the model sees them as clean rows, and only what is left is denoised."""
+"""Chunks that go on from rows already committed: clean rows for the model, which denoises only what is left."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ def checkpoint_policy(folder):
 def test_the_rows_left_depend_on_the_rows_given(checkpoint_policy):
     seen = conformance.some_observation(checkpoint_policy.contract)
     low, high = np.full((2, 4), -1.0), np.full((2, 4), 1.0)
-    one, other, free = (
-        checkpoint_policy.act([seen], [1], given)[0].values for given in ([low], [high], None)
-    )
+    one, other, free = (checkpoint_policy.act([seen], [1], given)[0].values for given in ([low], [high], None))
     np.testing.assert_array_equal(one[:2], low)
     np.testing.assert_array_equal(other[:2], high)
     assert not np.array_equal(one[2:], other[2:]) and not np.array_equal(one[2:], free[2:])
