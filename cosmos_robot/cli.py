@@ -70,7 +70,7 @@ COMMANDS = {
     ),
     "contract sheet": Command("cosmos_robot.envs.sheet:contract_sheet", "a picture of what a model would see", True),
     "contract schema": Command("cosmos_robot.contract.commands:contract_schema", "JSON schema of a contract"),
-    "serve": Command("cosmos_robot.policies.serving:main_serve", "serve a checkpoint to robots and simulators"),
+    "serve": Command("cosmos_robot.serve.commands:main_serve", "serve a checkpoint to robots and simulators"),
     "drive": Command("cosmos_robot.hardware.commands:main_drive", "drive a robot with a policy, here or served"),
     "replay": Command("cosmos_robot.hardware.commands:main_replay", "send a recorded episode to a robot"),
     "monitor": Command("cosmos_robot.serve.monitor:main_monitor", "watch a running policy server"),

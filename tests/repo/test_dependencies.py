@@ -14,8 +14,8 @@ MAY_IMPORT = {
     "hardware": {CORE, "envs", "policies"},
     "eval": {CORE, "envs", "policies", "planning", "hardware"},
 }
-# The command line, the recipes and the benchmarks' commands put the parts together, so they see all of them.
-COMPOSERS = ("cosmos_robot.cli", "cosmos_robot.recipes", "cosmos_robot.bench.commands")
+# The command line, the recipes and the commands of benchmarks and serving put the parts together, so they see all.
+COMPOSERS = ("cosmos_robot.cli", "cosmos_robot.recipes", "cosmos_robot.bench.commands", "cosmos_robot.serve.commands")
 
 
 def layer(module: str) -> str:

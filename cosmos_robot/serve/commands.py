@@ -1,4 +1,4 @@
-"""The ``serve`` command: a checkpoint behind every protocol that somebody asks for."""
+"""The ``serve`` command: a checkpoint, or a search with it, behind every protocol that somebody asks for."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class ServeConfig:
     """Serve a checkpoint.
 
     ckpt: shipped name, folder or hub id.
+    plan: answer every question by search, such as best-of-8; the verb ``plan`` then also takes a deadline.
+    planning_ckpt: checkpoint that imagines and scores, if not the one that proposes.
     port: of our own protocol over ZMQ; 0 takes a free one.
     host: address to listen on; anything but this machine's own needs a token in the environment variable
     COSMOS_ROBOT_TOKEN.
@@ -37,6 +39,8 @@ class ServeConfig:
     """
 
     ckpt: str
+    plan: str | None = None
+    planning_ckpt: str | None = None
     port: int = 5555
     host: str = "127.0.0.1"
     openpi_port: int | None = None
@@ -53,19 +57,17 @@ def main_serve(config: Annotated[ServeConfig, tyro.conf.arg(name="")]) -> int:
     """Serve a checkpoint until Ctrl-C or SIGTERM, then finish what runs and say goodbye to what waits."""
     from rich.console import Console
 
-    from cosmos_robot.policies import load_policy
-
     console = Console(highlight=False)
     settings = ServerSettings(config.host, config.port, os.environ.get(TOKEN_VARIABLE, ""))
-    policy = load_policy(config.ckpt, device=config.device)
+    models = load_models(config)
     ending = threading.Event()
     before = {number: signal.signal(number, lambda *_: ending.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with contextlib.ExitStack() as stack:
             take_short_turns()
-            service = Service(Models(policy), ServiceSettings(batch=config.batch))
+            service = Service(models, ServiceSettings(batch=config.batch))
             stack.callback(service.close)
-            console.print(f"warming up {policy.contract.model.name} ...")
+            console.print(f"warming up {service.contract.model.name} ...")
             service.start()
             for what, address in listen(service, settings, config, stack):
                 console.print(f"{what}: {address}", soft_wrap=True)
@@ -76,6 +78,21 @@ def main_serve(config: Annotated[ServeConfig, tyro.conf.arg(name="")]) -> int:
         for number, handler in before.items():
             signal.signal(number, handler)
     return 0
+
+
+def load_models(config: ServeConfig) -> Models:
+    """The policy of ``config``, or its search as one. Raises as ``load_policy`` and ``load_planner``."""
+    if config.plan is None:
+        from cosmos_robot.policies import load_policy
+
+        if config.planning_ckpt is not None:
+            raise InputError("--planning-ckpt is for a search; say which with --plan, such as best-of-8")
+        return Models(load_policy(config.ckpt, device=config.device))
+    from cosmos_robot.planning import load_planner
+    from cosmos_robot.planning.policy import PlanningPolicy
+
+    searching = PlanningPolicy(load_planner(config.ckpt, config.plan, config.planning_ckpt, device=config.device))
+    return Models(searching, plan=searching.plan)
 
 
 def listen(
@@ -89,8 +106,14 @@ def listen(
     if config.openpi_port is not None:
         from cosmos_robot.serve.openpi import OpenpiServer, OpenpiSettings
 
-        shared = {"host": settings.host, "token": settings.token, "pictures": config.pictures}
-        openpi = OpenpiSettings(port=config.openpi_port, roboarena=config.roboarena, rows=config.openpi_rows, **shared)
+        openpi = OpenpiSettings(
+            settings.host,
+            config.openpi_port,
+            settings.token,
+            rows=config.openpi_rows,
+            pictures=config.pictures,
+            roboarena=config.roboarena,
+        )
         servers.append(("openpi", OpenpiServer(service, openpi)))
     if config.gr00t_port is not None:
         from cosmos_robot.serve.gr00t import Gr00tServer, Gr00tSettings
