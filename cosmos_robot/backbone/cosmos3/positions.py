@@ -22,8 +22,8 @@ def text_positions(count: int, offset: float = 0) -> Tensor:
 
 
 def plan_positions(plan: TokenPlan, text_length: int, patch: int, margin: int, base_fps: float = 24.0) -> Tensor:
-    """(3, tokens) of a plan's generation tokens behind ``text_length`` text tokens. ``patch``: latent cells per side of a
-    vision token. Video and actions share one origin."""
+    """(3, tokens) of a plan's generation tokens behind ``text_length`` text tokens. ``patch``: latent cells per side of
+    a vision token. Video and actions share one origin."""
     frames, height, width = plan.latent_grid
     offset = text_length + margin
     vision = vision_positions(frames, -(-height // patch), -(-width // patch), plan.fps, offset, base_fps)
