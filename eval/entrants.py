@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -27,11 +28,13 @@ class Entrant:
     checkpoint: str | None
     checkpoint_sha256: str | None
     control: Control | None
+    plan: str | None = None
 
     @property
     def label(self) -> str:
         """A short name for files."""
-        return self.checkpoint or self.policy_name
+        name = self.checkpoint or self.policy_name
+        return name if self.plan is None else f"{name}.{re.sub('[^A-Za-z0-9_.-]+', '-', self.plan)}"
 
     def header(self, protocol: EvalProtocol) -> RunHeader:
         """The head of a result of this entrant under ``protocol``."""
@@ -79,6 +82,26 @@ def open_entrant(
     model = policy.contract.model
     found = find_checkpoint(blind_control(ckpt) if blind else ckpt)
     return Entrant(policy, model.backbone, found.name, hash_checkpoint(found), None if model.sees else "blind")
+
+
+def open_planner(
+    ckpt: str, plan: str, planning_ckpt: str | None = None, *, device: str = "cpu", threads: int = 1
+) -> Entrant:
+    """The search ``plan``, such as ``best-of-8``, with the models of ``ckpt``, judged by ``planning_ckpt`` if given.
+    Raises as ``load_planner``, and InputError for ``threads``."""
+    from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
+    from cosmos_robot.planning import load_planner
+    from cosmos_robot.planning.policy import PlanningPolicy
+
+    if threads < 1:
+        raise InputError(f"threads: expected at least 1, got {threads}")
+    policy = PlanningPolicy(load_planner(ckpt, plan, planning_ckpt, device=device))
+    _use_threads(threads)
+    model, found = policy.contract.model, [find_checkpoint(name) for name in (ckpt, planning_ckpt) if name]
+    hashes = "+".join(hash_checkpoint(folder) for folder in found)
+    control: Control | None = None if model.sees else "blind"
+    name = f"{model.backbone} {plan}" + (f" judged by {found[1].name}" if planning_ckpt else "")
+    return Entrant(policy, name, found[0].name, hashes, control, plan)
 
 
 def hash_checkpoint(found: CheckpointFolder) -> str:

@@ -18,7 +18,7 @@ if __name__ == "__main__":
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -26,6 +26,9 @@ from cosmos_robot.contract import Contract
 from cosmos_robot.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cosmos_robot.eval.entrants import Entrant
     from cosmos_robot.eval.protocol import EvalProtocol
 
 
@@ -51,6 +54,12 @@ class EvalConfig:
     """The checkpoint, or a control: random actions, or none."""
     blind: bool = False
     """Score the checkpoint's blind control, CKPT-blind, trained and run without pictures."""
+    plan: str | None = None
+    """Decide by search, such as best-of-8 or best-of-8:futures=1,values=2,aggregation=average."""
+    planning_ckpt: str | None = None
+    """Checkpoint that imagines and scores for the search, if not CKPT itself."""
+    paired: bool = False
+    """Run the plain policy on the same episodes with the same seeds, too, and compare; needs a plan."""
     videos: Path | None = None
     """Folder for films of every episode."""
     video_every: int = 2
@@ -83,27 +92,76 @@ def main_eval(config: Annotated[EvalConfig, tyro.conf.arg(name="")]) -> int:
     """Run one evaluation, print its table, write its JSON. Exit status 1 if an episode could not be run."""
     from rich.console import Console
 
-    from cosmos_robot.eval.entrants import open_entrant
-    from cosmos_robot.eval.protocol import protocol_differences
-    from cosmos_robot.eval.runner import Filming, RunSettings
-    from cosmos_robot.eval.session import evaluate, print_result, suite_tasks
+    from cosmos_robot.eval.entrants import open_entrant, open_planner
 
     console = Console()
+    check_search(config)
+    chosen = {"device": config.device, "threads": config.threads}
+    if config.plan is None:
+        entrant = open_entrant(config.ckpt, kind=config.policy, blind=config.blind, **chosen)
+        content, result, _ = _run(config, entrant, config.json, console)
+        return _shown(content, result, console)
+    from cosmos_robot.eval.planning import PlanLog, paired_report
+
+    entrant = open_planner(config.ckpt, config.plan, config.planning_ckpt, **chosen)
+    searched, result, planning = _run(config, entrant, config.json, console, keep_plans=True)
+    status = _shown(searched, result, console)
+    if not config.paired:
+        return status
+    other, plain_result, plain = _run(
+        config, open_entrant(config.ckpt, **chosen), result.with_suffix(".plain.json"), console
+    )
+    status = max(status, _shown(other, plain_result, console))
+    decisions = PlanLog(_plan_log(result)).decisions()
+    paired_report(result, plain_result, decisions, {"planning": planning, "plain policy": plain}, console)
+    console.print(f"comparison: {result.with_suffix('.paired.json')}", highlight=False, soft_wrap=True)
+    return status
+
+
+def check_search(config: EvalConfig) -> None:
+    """Raise InputError where the flags of a search do not fit the others."""
+    if config.plan is None and (config.paired or config.planning_ckpt is not None):
+        raise InputError("--paired and --planning-ckpt are about a search; say which with --plan, such as best-of-8")
+    if config.plan is not None and (config.policy != "checkpoint" or config.blind):
+        raise InputError("--plan searches with a checkpoint's own models; drop --policy and --blind")
+
+
+def _run(
+    config: EvalConfig, entrant: Entrant, result: Path | None, console: Console, keep_plans: bool = False
+) -> tuple[dict[str, Any], Path, dict[str, Any]]:
+    """One evaluation: the result's content, its file, and what a decision cost. The search's reports are kept beside it
+    with ``keep_plans``."""
+    from cosmos_robot.eval.planning import PlanLog, Timed
+    from cosmos_robot.eval.protocol import protocol_differences
+    from cosmos_robot.eval.runner import Filming, RunSettings
+    from cosmos_robot.eval.session import evaluate, suite_tasks
+
     saved = saved_protocol(config)
     suite = saved.suite if saved else config.suite
     tasks = suite_tasks(suite, saved.tasks if saved else config.tasks)
     budget = saved.max_steps if saved else step_budget(config)
-    entrant = open_entrant(
-        config.ckpt, kind=config.policy, blind=config.blind, device=config.device, threads=config.threads
-    )
     contract = entrant.policy.contract
     header = entrant.header(repeat(saved, contract) if saved else make_protocol(config, tasks, budget, contract))
     for difference in protocol_differences(saved or header.protocol, header.protocol):
         console.print(f"not as in {config.protocol}: {difference}", style="yellow", markup=False, soft_wrap=True)
     cameras = tuple(camera.name for camera in contract.robot.cameras)
-    filming = Filming(config.videos, cameras, config.video_every) if config.videos else None
-    result = config.json or Path("runs/eval") / f"{entrant.label}.{suite}.json"
-    content = evaluate(entrant.policy, header, result, RunSettings(config.workers, filming), fresh=config.fresh)
+    folder = config.videos and (config.videos / "plain" if config.paired and not keep_plans else config.videos)
+    filming = Filming(folder, cameras, config.video_every) if folder else None
+    result = result or Path("runs/eval") / f"{entrant.label}.{suite}.json"
+    policy, settings = Timed(entrant.policy), RunSettings(config.workers, filming)
+    listeners = [PlanLog(_plan_log(result), config.fresh)] if keep_plans else []
+    content = evaluate(policy, header, result, settings, fresh=config.fresh, listeners=listeners)
+    return content, result, policy.cost
+
+
+def _plan_log(result: Path) -> Path:
+    return result.with_suffix(".decisions.jsonl")
+
+
+def _shown(content: dict[str, Any], result: Path, console: Console) -> int:
+    """Print a result; returns the exit status."""
+    from cosmos_robot.eval.session import print_result
+
     print_result(content, console)
     console.print(f"result: {result}", highlight=False, soft_wrap=True)
     return 1 if content["errors"] else 0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from scipy.special import ndtri
 
 from cosmos_robot.errors import InputError
@@ -87,6 +89,26 @@ def compare_paired(both: int, only_a: int, only_b: int, neither: int, confidence
     up, down = a.high - a.rate, b.rate - b.low
     high = difference + math.sqrt(max(0.0, up**2 - 2 * phi * up * down + down**2))
     return PairedComparison(both, only_a, only_b, neither, difference, low, high, mcnemar_exact(only_a, only_b))
+
+
+def bootstrap_difference(
+    pairs: Sequence[tuple[bool, bool]], groups: Sequence[int], *, seed: int = 0, draws: int = 10_000
+) -> tuple[float, float]:
+    """95 % interval of the rate of a minus the rate of b over ``pairs`` (a, b), by percentiles of the bootstrap.
+
+    groups: the task of each pair; pairs are drawn anew within their task, as the tasks are fixed and the init states
+    are a sample (Efron and Tibshirani 1993, stratified). Raises InputError without any pair.
+    """
+    if not pairs or len(groups) != len(pairs):
+        raise InputError(f"bootstrap: expected a group for each of at least one pair, got {len(groups)}, {len(pairs)}")
+    rng = np.random.default_rng(seed)
+    difference = np.array([int(a) - int(b) for a, b in pairs])
+    total = np.zeros(draws)
+    for group in sorted(set(groups)):
+        own = difference[np.asarray(groups) == group]
+        total += rng.choice(own, (draws, len(own))).sum(axis=1)
+    low, high = np.quantile(total / len(pairs), [0.025, 0.975])
+    return float(low), float(high)
 
 
 def _phi(a: int, b: int, c: int, d: int) -> float:

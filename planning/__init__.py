@@ -11,6 +11,7 @@ from cosmos_robot.planning.plan import PlannerSettings, read_plan
 
 if TYPE_CHECKING:
     from cosmos_robot.planning.best_of_n import Planner
+    from cosmos_robot.policies.base import Policy, ValueModel, WorldModel
 
 
 def load_planner(
@@ -36,8 +37,20 @@ def load_planner(
     judge = planning_ckpt or ckpt
     fake = judge in FAKES
     value = load_value_model("random" if fake else judge, reads=settings.reads, contract=contract, device=device)
-    world = None
+    shared = None if fake else _shared(value)
+    world = policy = None
     if settings.reads != "q_value":
-        world = load_world_model("still" if fake else judge, contract=contract, device=device)
-    policy = load_policy(ckpt, contract=contract, device=device)
-    return best_of_n(policy, world, value, settings)
+        own = shared and shared[0]
+        world = own or load_world_model("still" if fake else judge, contract=contract, device=device)
+    if planning_ckpt is None:
+        policy = shared and shared[1]
+    return best_of_n(policy or load_policy(ckpt, contract=contract, device=device), world, value, settings)
+
+
+def _shared(value: ValueModel) -> tuple[WorldModel, Policy] | None:
+    """World model and policy over the weights that ``value`` has loaded, if one model is all three."""
+    from cosmos_robot.policies.latent_frames import LatentFramePolicy, LatentFrameValueModel, LatentFrameWorldModel
+
+    if not isinstance(value, LatentFrameValueModel):
+        return None
+    return LatentFrameWorldModel(value.model), LatentFramePolicy(value.model)

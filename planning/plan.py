@@ -148,6 +148,12 @@ class Plan:
     why: str
     seconds: float
 
+    @property
+    def diversity(self) -> float:
+        """How far the candidates' commands lie apart: their standard deviation, averaged over rows and columns."""
+        chunks = [c.chunk.values for c in self.candidates if c.chunk is not None]
+        return float(np.std(chunks, axis=0).mean()) if chunks else 0.0
+
     def as_chunk(self) -> ActionChunk:
         """The chunk, with the decision's facts under ``info["plan"]``."""
         facts: Mapping[str, object] = {
@@ -156,6 +162,7 @@ class Plan:
             "planned": self.planned,
             "why": self.why,
             "seconds": self.seconds,
+            "diversity": self.diversity,
             "candidates": [c.facts() for c in self.candidates],
         }
         return replace(self.chunk, info={**self.chunk.info, "plan": facts})

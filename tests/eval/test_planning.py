@@ -1,0 +1,128 @@
+"""Planning against plain policy: the log of searches, the paired report, and flags that do not fit."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from cosmos_robot.errors import InputError
+from cosmos_robot.eval.entrants import Entrant
+from cosmos_robot.eval.libero import EvalConfig, check_search
+from cosmos_robot.eval.planning import Decision, PlanLog, Timed, limits, paired_report
+from cosmos_robot.eval.protocol import Job, derive_seed
+from cosmos_robot.eval.results import EpisodeRecord, build_result, write_result
+from cosmos_robot.planning import load_planner
+from cosmos_robot.planning.policy import PlanningPolicy
+from cosmos_robot.policies.conformance import some_observation
+
+
+def record(task: int, init: int, success: bool) -> EpisodeRecord:
+    return EpisodeRecord(
+        suite="fake",
+        task=task,
+        init=init,
+        instruction="touch",
+        success=success,
+        ended="success" if success else "budget",
+        steps=4,
+        decisions=1,
+        reset_seed=derive_seed(0, Job("fake", task, init), "reset"),
+        noise_seeds=(1,),
+        seconds=0.5,
+    )
+
+
+def result(path, fake, outcomes: dict[tuple[int, int], bool], plan: str | None = None):
+    entrant = Entrant(fake.SeeingPolicy(), f"cosmos3 {plan}" if plan else "cosmos3", "tiny", "0" * 64, None, plan)
+    header = entrant.header(fake.fake_protocol())
+    records = [record(*key, success) for key, success in outcomes.items()]
+    write_result(path, build_result(header, records, [], seconds=1.0, resumed=0))
+    return path
+
+
+def decision(value: float | None = 0.5, success: bool = True, **changes) -> Decision:
+    plain = {"task": 0, "init": 0, "number": 0, "chosen": 1, "planned": value is not None, "value": value}
+    rest = {"base_value": 0.2, "spread": 0.1, "diversity": 0.3, "distinct": 3, "candidates": 4, "seconds": 2.0}
+    return Decision(**(plain | rest | {"success": success} | changes))
+
+
+def test_searches_are_kept_with_their_outcomes(fake, tmp_path) -> None:
+    policy = PlanningPolicy(load_planner("random", "best-of-3:futures=1,values=2", contract=fake.CONTRACT))
+    log, job = PlanLog(tmp_path / "out.decisions.jsonl"), Job("fake", 1, 0)
+    for success in (False, True):  # the worker died and the episode ran again: the last counts
+        log.on_start(job)
+        for seed in (5, 6):
+            seen = some_observation(fake.CONTRACT, seed)
+            log.on_decision(job, 0, seen, policy.act([seen], [seed])[0], seed)
+        log.on_episode(job, record(1, 0, success))
+    found = PlanLog(log.path).decisions()
+    assert [(d.number, d.success, d.planned, d.candidates) for d in found] == [(0, True, True, 3), (1, True, True, 3)]
+    assert all(d.value >= d.base_value and d.diversity > 0 and d.spread > 0 for d in found)
+    assert PlanLog(log.path, fresh=True).decisions() == []
+
+
+def test_an_episode_that_starts_again_forgets_its_first_half(fake, tmp_path) -> None:
+    policy = PlanningPolicy(load_planner("random", "best-of-2", contract=fake.CONTRACT))
+    log, job, seen = PlanLog(tmp_path / "a.jsonl"), Job("fake", 0, 0), some_observation(fake.CONTRACT)
+    for _ in range(2):
+        log.on_start(job)
+        log.on_decision(job, 0, seen, policy.act([seen], [1])[0], 1)
+    log.on_episode(job, record(0, 0, True))
+    assert len(log.decisions()) == 1
+
+
+def test_paired_report(fake, tmp_path) -> None:
+    episodes = [(task, init) for task in range(3) for init in range(2)]
+    planned = result(tmp_path / "out.json", fake, {k: k != (2, 1) for k in episodes}, "best-of-8")
+    plain = result(tmp_path / "out.plain.json", fake, {k: k[0] == 0 for k in episodes})
+    decisions = [decision(0.9, True), decision(0.1, False, chosen=0), decision(None, True, planned=False, chosen=0)]
+    cost = {"planning": {"decisions": 3, "seconds": 2.0}, "plain policy": {"decisions": 3, "seconds": 0.25}}
+    screen = Console(file=io.StringIO(), width=200)
+    content = paired_report(planned, plain, decisions, cost, screen)
+    assert (content["total"]["both"], content["total"]["only_a"], content["total"]["only_b"]) == (2, 3, 0)
+    low, high = content["bootstrap_ci95"]
+    assert low <= content["total"]["difference"] == 0.5 <= high
+    assert content["limits"]["planned"] == 2 and content["limits"]["chose_another"] == 1
+    assert content["limits"]["calibration"]["auroc"] == 1.0
+    saved = json.loads((tmp_path / "out.paired.json").read_text())
+    assert saved["cost"]["planning"]["seconds"] == 2.0
+    assert (tmp_path / "out.calibration.svg").read_text().startswith("<svg xmlns=")
+    words = screen.file.getvalue()
+    assert "McNemar" in words and "planning: 2.000 s a decision over 3" in words and "AUROC 1.000" in words
+
+
+def test_limits_without_any_value() -> None:
+    found = limits([decision(None, planned=False, base_value=None)])
+    assert "calibration" not in found and found["mean_gain_in_value"] is None
+    assert limits([])["decisions"] == 0
+
+
+def test_decisions_are_timed(fake) -> None:
+    policy = Timed(fake.SeeingPolicy())
+    assert policy.cost == {"decisions": 0, "seconds": None}
+    policy.policy.act = lambda observations, seeds: ["chunk"] * len(seeds)
+    policy.act([some_observation(fake.CONTRACT)] * 3, [1, 2, 3])
+    assert policy.cost["decisions"] == 3 and policy.cost["seconds"] >= 0
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"paired": True},
+        {"planning_ckpt": "x"},
+        {"plan": "best-of-2", "blind": True},
+        {"plan": "best-of-2", "policy": "zero"},
+    ],
+)
+def test_flags_that_do_not_fit(flags) -> None:
+    check_search(EvalConfig())
+    with pytest.raises(InputError, match="--plan"):
+        check_search(EvalConfig(**flags))
+
+
+def test_names_of_files_are_plain(fake) -> None:
+    entrant = Entrant(fake.SeeingPolicy(), "p", "tiny", None, None, "best-of-8:futures=1,values=2")
+    assert entrant.label == "tiny.best-of-8-futures-1-values-2"
