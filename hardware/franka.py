@@ -124,7 +124,7 @@ class FrankaArm(Robot):
         arm, notes = self._slowed(allowed[:-1], before[:-1])
         arm = np.where(np.abs(arm - before[:-1]) < SAME, before[:-1], arm)
         velocity = np.zeros(len(arm)) if self._last is None else (arm - before[:-1]) / self._period
-        self._lead(arm, velocity)
+        self._lead(arm, velocity, measured[:-1])
         sent = np.append(arm, self._grip(float(allowed[-1])))
         self._last = sent
         fault = self._gripper.fault if self._gripper else ""
@@ -244,10 +244,10 @@ class FrankaArm(Robot):
             raise RobotError("no connection to the gripper; call connect()")
         return 1.0 - self._gripper.openness
 
-    def _lead(self, arm: Array, velocity: Array) -> None:
-        """Hand the planner its next motion, unless the present one ends where this one would."""
-        going = self._in_control and self._rest_at is not None
-        if going and not velocity.any() and np.array_equal(arm, self._rest_at):
+    def _lead(self, arm: Array, velocity: Array, standing: Array) -> None:
+        """Hand the planner its next motion, unless the present one ends where this one would, or the arm stands there."""
+        rest = self._rest_at if self._in_control else standing
+        if rest is not None and not velocity.any() and np.abs(arm - rest).max() < SAME:
             return
         with translated("arm"):
             self._link.robot.move(self._motion(arm, velocity), asynchronous=True)
