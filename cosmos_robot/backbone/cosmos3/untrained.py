@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from cosmos_robot.backbone.cosmos3.load import save_checkpoint
-from cosmos_robot.backbone.cosmos3.text import build_word_tokenizer
-from cosmos_robot.backbone.cosmos3.tiny import tiny_transformer, tiny_vae
 from cosmos_robot.contract import (
     Box,
     CanvasSpec,
@@ -58,6 +55,10 @@ def save_untrained(
 
     sentences: what its tokenizer should know. changes: of the tiny transformer's configuration.
     """
+    from cosmos_robot.backbone.cosmos3.load import save_checkpoint
+    from cosmos_robot.backbone.cosmos3.text import build_word_tokenizer
+    from cosmos_robot.backbone.cosmos3.tiny import tiny_transformer, tiny_vae
+
     tokenizer = build_word_tokenizer(sentences)
     width = max(contract.robot.action_width, contract.robot.state_width if contract.model.state_row else 0)
     sizes = {"action_dim": max(16, width), **changes}
