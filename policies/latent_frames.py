@@ -12,7 +12,8 @@ future as they stand there.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import Protocol
 
@@ -35,8 +36,8 @@ KEPT = 64
 """Encoded canvases that are kept: those of a decision's candidates, and of the robots being served."""
 
 State = Mapping[str, NDArray[np.float64]]
-Pictures = Mapping[str, NDArray[np.uint8]]
-"""Camera to pictures (B, H, W, 3)."""
+Canvas = Callable[[], NDArray[np.uint8]]
+"""A canvas (H, W, 3), made when it is called for."""
 
 
 class FrameBackbone(Protocol):
@@ -107,6 +108,16 @@ class LatentFrameModel:
         rows = self.codec.encode_actions(np.stack([c.values for c in chunks]))
         return injected(latents, self.layout, {"action": _tensor(rows, latents)})
 
+    def moved_on(self, latents: Tensor) -> Tensor:
+        """(B, C, L, h, w) whose pictures of now are the future ones of ``latents``, without decoding them. Raises
+        UnknownNameError for a layout with a camera that has no future frame."""
+        black = self.backbone.encode([None] * self.layout.pictures_end).to(latents.device)
+        out = torch.zeros_like(latents)
+        out[:, :, : black.shape[2]] = black
+        for camera in self.layout.cameras:
+            out[:, :, self.layout.index(camera)] = latents[:, :, self.layout.index(FUTURE + camera)]
+        return out
+
     def sample(
         self,
         mode: FrameMode,
@@ -143,15 +154,19 @@ class LatentFrameModel:
         return out
 
     def prediction(
-        self, latents: Tensor, canvas: NDArray[np.uint8], actions: ActionChunk, instruction: str, time: float
+        self, latents: Tensor, now: Canvas, actions: ActionChunk, instruction: str, time: float
     ) -> VideoPrediction:
         """Sampled latents (C, L, h, w) as a video of two frames, now and after the chunk, decoded when somebody looks.
 
-        canvas: what was shown of now; it is the first frame, as it was.
+        now: what was shown of now; it is the first frame, as it was.
         """
         kept, rate = latents.clone(), self.contract.robot.rate_hz / self.contract.model.chunk
-        frames = LazyFrames(lambda: np.stack([canvas, self._future(kept, canvas)]), (2, *canvas.shape))
+        canvas = self.contract.model.canvas
+        frames = LazyFrames(lambda: self._video(kept, now()), (2, canvas.height, canvas.width, 3))
         return VideoPrediction(frames, actions, instruction, rate, time, self.backbone.source, kept)
+
+    def _video(self, latents: Tensor, canvas: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return np.stack([canvas, self._future(latents, canvas)])
 
     def _encode(self, canvases: NDArray[np.uint8]) -> Tensor:
         return self.backbone.encode(self._slots(canvases, self.layout.pictures_end))
@@ -210,7 +225,7 @@ class LatentFramePolicy(JointPolicy):
         latents = self.model.sample("policy", latents, [o.instruction for o in observations], seeds, self.steps)
         chunks = self.model.chunks(latents, [o.time for o in observations])
         return [
-            (chunk, self.model.prediction(found, canvas, chunk, o.instruction, o.time))
+            (chunk, self.model.prediction(found, partial(_same, canvas), chunk, o.instruction, o.time))
             for found, canvas, chunk, o in zip(latents, canvases, chunks, observations, strict=True)
         ]
 
@@ -236,7 +251,7 @@ class LatentFrameWorldModel(WorldModel):
         canvases = [self.model.canvas(o) for o in observations]
         latents = self.model.start(canvases, [o.state for o in observations])
         moments = [(o.instruction, o.time) for o in observations]
-        return self._predicted(latents, canvases, actions, seeds, moments)
+        return self._predicted(latents, [partial(_same, c) for c in canvases], actions, seeds, moments)
 
     def _extend(
         self,
@@ -248,25 +263,17 @@ class LatentFrameWorldModel(WorldModel):
     ) -> list[VideoPrediction]:
         before = _latents(self.model, predictions)
         given = [{}] * len(predictions) if states is None else list(states)
-        canvases = [p.frames[-1] for p in predictions]
         if carry == "latent":
-            latents = torch.zeros_like(before)
-            for camera in self.model.layout.cameras:
-                latents[:, :, self.model.layout.index(camera)] = before[:, :, self.model.layout.index(FUTURE + camera)]
-            black = self.model.backbone.encode([None] * self.model.layout.pictures_end).to(latents.device)
-            for frame, slot in enumerate(self.model.layout.slots[: black.shape[2]]):
-                if slot not in self.model.layout.cameras:
-                    latents[:, :, frame] = black[:, :, frame]
-            latents = self.model.with_states(latents, given)
+            latents = self.model.with_states(self.model.moved_on(before), given)
         else:
-            latents = self.model.start(canvases, given)
+            latents = self.model.start([p.frames[-1] for p in predictions], given)
         moments = [(p.instruction, p.end_time) for p in predictions]
-        return self._predicted(latents, canvases, actions, seeds, moments)
+        return self._predicted(latents, [partial(_last, p) for p in predictions], actions, seeds, moments)
 
     def _predicted(
         self,
         latents: Tensor,
-        canvases: Sequence[NDArray[np.uint8]],
+        canvases: Sequence[Canvas],
         actions: Sequence[ActionChunk],
         seeds: Sequence[int],
         moments: Sequence[tuple[str, float]],
@@ -321,6 +328,14 @@ def _latents(model: LatentFrameModel, predictions: Sequence[VideoPrediction]) ->
                 "this checkpoint's world model"
             )
     return torch.stack([p.latents for p in predictions])
+
+
+def _same(canvas: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return canvas
+
+
+def _last(prediction: VideoPrediction) -> NDArray[np.uint8]:
+    return prediction.frames[-1]
 
 
 def _require(contract: Contract, mode: str) -> None:

@@ -64,7 +64,7 @@ def epoch_mix(
 def _shared(first: int, second: int, share: float) -> tuple[int, int]:
     """Both counts, the one that is too small for its share raised."""
     if not first or not share:
-        return 0, second if share < 1 or not first else 0
+        return 0, second
     if not second or share == 1:
         return first, 0
     wanted = int(second * share / (1 - share))
