@@ -35,10 +35,12 @@ COMMANDS = {
     "compare": Command(
         "cosmos_robot.eval.compare:main_compare", "compare two results on the episodes they share", True
     ),
+    "plan": Command("cosmos_robot.eval.plan:main_plan", "decide once by search, and see every candidate"),
     "collect": Command("cosmos_robot.recipes:collect", "record scripted demonstrations as a LeRobot dataset"),
     "train": Command("cosmos_robot.recipes:train", "make a checkpoint by its recipe, from demonstrations to export"),
     "bench policy": Command("cosmos_robot.bench.commands:policy", "one action chunk, ours against diffusers"),
     "bench candidates": Command("cosmos_robot.bench.commands:candidates", "many chunks at once, and their memory"),
+    "bench plan": Command("cosmos_robot.bench.commands:plan", "one decision by search, in batches and call by call"),
     "bench encode": Command("cosmos_robot.bench.commands:encode", "one picture through the autoencoder"),
     "bench train-step": Command("cosmos_robot.bench.commands:train_step", "loss and gradients of one batch"),
     "bench serve": Command(

@@ -82,7 +82,7 @@ def write_report(
         "<!doctype html>\n"
         f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{_STYLE}</style></head>\n<body><main>"
+        f"<style>{STYLE}</style></head>\n<body><main>"
         f"<h1>{escape(title)}</h1>{_summary(entrant, rules, traces)}{episodes}</main></body></html>\n"
     )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,7 +141,7 @@ def _canvases(trace: EpisodeTrace, robot: RobotSpec) -> str:
     if all(d.canvas is None for d in trace.decisions):
         return "<p>Nothing: this policy does not look at pictures.</p>"
     pictures = "".join(
-        f'<figure><img alt="canvas at step {d.step}" src="data:image/png;base64,{_png(d.canvas)}">'
+        f'<figure><img alt="canvas at step {d.step}" src="data:image/png;base64,{png(d.canvas)}">'
         f"<figcaption>step {d.step}, {d.step / robot.rate_hz:.1f} s</figcaption></figure>"
         for d in trace.decisions
     )
@@ -156,13 +156,14 @@ def _badge(record: EpisodeRecord) -> str:
     return f'<span class="{"good" if record.success else "bad"}">{"success" if record.success else "failure"}</span>'
 
 
-def _png(image: Image) -> str:
+def png(image: Image) -> str:
+    """A picture as the text of a PNG in base64."""
     buffer = io.BytesIO()
     PILImage.fromarray(image).save(buffer, format="PNG")
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-_STYLE = """
+STYLE = """
 :root { color-scheme: light; --ink: #1d2329; --soft: #69737d; --line: #dfe3e8; --run: #1f6feb; --guess: #e3963e; }
 body { margin: 0; background: #f4f6f8; color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
 main { max-width: 60rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }

@@ -11,7 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cosmos_robot.errors import ContractError, CosmosRobotError, InputError
-from cosmos_robot.planning.plan import Candidate, PlannerSettings, Task, part_seeds
+from cosmos_robot.planning.plan import (
+    Candidate,
+    PlannerSettings,
+    Task,
+    future_seed,
+    proposal_seed,
+    value_seeds,
+)
 from cosmos_robot.planning.values import aggregate
 from cosmos_robot.policies.base import Policy, ValueModel, WorldModel
 from cosmos_robot.types import ActionChunk, Observation, VideoPrediction
@@ -22,9 +29,6 @@ stood in the first observation must not be put over it, which the public code do
 
 FAULTS = (CosmosRobotError, RuntimeError, ValueError, ArithmeticError)
 """What a model raises for an input that it cannot do; the candidate that brought it about is lost, no other."""
-
-NEXT = 1_000_000
-"""Added, times the depth, to what tells the seeds of one part of a candidate from another's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +147,7 @@ class Evaluator:
         """The branches with their futures; those of a candidate that fails are gone."""
         assert self.world is not None
         world = self.world
-        seeds = [part_seeds(task.seeds[b.owner], depth * NEXT, b.number + 1)[b.number] for b in branches]
+        seeds = [future_seed(task.seeds[b.owner], b.number, depth) for b in branches]
 
         def imagine(which: Sequence[int]) -> Sequence[Any]:
             chosen = [branches[k] for k in which]
@@ -158,7 +162,7 @@ class Evaluator:
         """The branches at the end of their futures, with the policy's next chunk there."""
         assert self.onward is not None
         there = [self.onward(b.observation, b.future) for b in branches if b.future is not None]
-        seeds = [part_seeds(task.seeds[b.owner], depth * NEXT + 2, b.number + 1)[b.number] for b in branches]
+        seeds = [proposal_seed(task.seeds[b.owner], b.number, depth) for b in branches]
         chunks, failed = each(
             lambda which: self.policy.act([there[k] for k in which], [seeds[k] for k in which]), len(there)
         )
@@ -172,7 +176,7 @@ class Evaluator:
         """(values,) of each branch, by owner and number."""
         count = self.settings.values
         asked = [b for b in branches for _ in range(count)]
-        seeds = [s for b in branches for s in part_seeds(task.seeds[b.owner], 4 + b.number, count)]
+        seeds = [s for b in branches for s in value_seeds(task.seeds[b.owner], b.number, count)]
 
         def score(which: Sequence[int]) -> Sequence[Any]:
             chosen = [asked[k] for k in which]

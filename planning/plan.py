@@ -207,9 +207,23 @@ def candidate_seeds(seed: int, count: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def part_seeds(seed: int, what: int, count: int) -> list[int]:
-    """Seeds for the parts of one candidate: ``count`` of them, distinct for distinct (seed, ``what``) up to chance."""
-    return [int(s) for s in np.random.SeedSequence([seed, 1, what]).generate_state(count)]
+def proposal_seed(seed: int, number: int, depth: int) -> int:
+    """Of the policy's next chunk, ``depth`` chunks into future ``number`` of the candidate with ``seed``."""
+    return _part(seed, 1, number, depth)
+
+
+def future_seed(seed: int, number: int, depth: int = 0) -> int:
+    """Of future ``number`` of the candidate with ``seed``, ``depth`` chunks on."""
+    return _part(seed, 2, number, depth)
+
+
+def value_seeds(seed: int, number: int, count: int) -> list[int]:
+    """Of the ``count`` values of future ``number`` of the candidate with ``seed``."""
+    return [_part(seed, 3, number, i) for i in range(count)]
+
+
+def _part(seed: int, kind: int, number: int, which: int) -> int:
+    return int(np.random.SeedSequence([seed, kind, number, which]).generate_state(1)[0])
 
 
 def _another(seed: int, i: int, taken: list[int]) -> int:

@@ -1,4 +1,4 @@
-"""``cosmos-robot bench policy|candidates|encode|train-step|serve|loop|rendering``: figures to look at, or as JSON."""
+"""``cosmos-robot bench policy|candidates|plan|encode|train-step|serve|loop|rendering``: figures to see or as JSON."""
 
 from __future__ import annotations
 
@@ -88,6 +88,67 @@ def candidates(n: int = 8, repeats: int = 3, threads: int = 1, json: Path | None
     from cosmos_robot.bench.subjects import bench_contract
 
     _report(candidates_report(_joint_policy, bench_contract(), n, repeats, _say), json)
+
+
+def plan(
+    n: int = 8,
+    futures: int = 3,
+    values: int = 5,
+    side: int = 32,
+    steps: int = 5,
+    repeats: int = 3,
+    threads: int = 1,
+    json: Path | None = None,
+) -> None:
+    """One decision by search as three batches, against the same search one candidate at a time and against the
+    published order of calls.
+
+    Args:
+        n: candidates.
+        futures: imagined for each.
+        values: of each future.
+        side: pixels of a camera, a multiple of 16; the released models have 224.
+        steps: of the sampler.
+        repeats: timed turns.
+        threads: of torch; one, so that other jobs on the machine disturb the turns least.
+        json: file to write the figures to, - for the screen.
+    """
+    _prepare(threads, json)
+    if side < 16 or side % 16:
+        raise InputError(f"bench plan: side must be a multiple of 16, got {side}")
+    from cosmos_robot.bench.plan import plan_checkpoint, plan_contract, plan_report
+    from cosmos_robot.planning.plan import PlannerSettings
+
+    checkpoint = plan_checkpoint(plan_contract(side, steps))
+    settings = PlannerSettings(n=n, futures=futures, values=values, aggregation="average")
+    _report(plan_report(_searches(checkpoint, settings), checkpoint, (n, futures, values), repeats, _say), json)
+
+
+def _searches(checkpoint: Any, settings: Any) -> Any:
+    """One decision of ``settings`` with the models of a checkpoint, in three orders of calls."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    from cosmos_robot.bench.plan import Searches, plan_observation
+    from cosmos_robot.planning.best_of_n import best_of_n
+    from cosmos_robot.planning.ensembles import published_order
+    from cosmos_robot.policies.cosmos_policy import cosmos_policy_model
+    from cosmos_robot.policies.latent_frames import LatentFramePolicy, LatentFrameValueModel, LatentFrameWorldModel
+
+    seen = plan_observation(checkpoint.contract)
+
+    def models() -> Any:
+        model = cosmos_policy_model(checkpoint)
+        return LatentFramePolicy(model), LatentFrameWorldModel(model), LatentFrameValueModel(model)
+
+    shared = models()
+
+    def scores(batch: int | None) -> Any:
+        planner = best_of_n(*shared, replace(settings, batch=batch))
+        return lambda: np.array([c.score for c in planner.plan(seen, 0).candidates])
+
+    return Searches(scores(None), scores(1), lambda: published_order(models, settings, seen, 0))
 
 
 def encode(repeats: int = 5, vae_width: int = 16, threads: int = 1, json: Path | None = None) -> None:
