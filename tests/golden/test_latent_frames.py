@@ -139,14 +139,15 @@ def test_recorded_layouts(golden) -> None:
 
 def targets_of(config: dict) -> Targets:
     """The recorded flags as our options. ``mask_value_prediction_loss_for_policy_prediction`` takes the value from the
-    policy's targets, but the published code leaves it there unless another flag is set."""
+    targets of policy and world model, but the published code leaves it there unless another flag is set."""
     reads = next((READS[flag] for flag in READS if config.get(flag)), "value")
     weight = float(config.get("action_loss_multiplier", 1))
     if config.get("mask_loss_for_action_future_state_prediction"):
         return Targets.alone(reads, weight)
     others = weight != 1 or reads != "value"
     no_value = config.get("mask_value_prediction_loss_for_policy_prediction") and others
-    return Targets(EVERY[:2] if no_value else EVERY, EVERY, reads, weight)
+    kept = EVERY[:2] if no_value else EVERY
+    return Targets(kept, kept, reads, weight)
 
 
 @pytest.mark.golden("cosmos_policy/network/loss")
