@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cosmos_robot.errors import ContractError, InputError, UnknownNameError
+from cosmos_robot.errors import InputError, UnknownNameError
 from cosmos_robot.planning import conformance, load_planner
 from cosmos_robot.planning.best_of_n import Planner
 from cosmos_robot.planning.executors import Spread, ThreadWorker
@@ -110,11 +110,6 @@ def test_names_that_do_not_fit(line) -> None:
         load_planner("random", "best-of-2:depth=2", contract=line.contract())
     with pytest.raises(InputError, match="contract"):
         load_planner("random", "best-of-2")
-
-
-def test_a_checkpoint_without_values_is_refused() -> None:
-    with pytest.raises((ContractError, UnknownNameError)):
-        load_planner("tiny-libero", "best-of-2")
 
 
 def test_a_planner_behind_a_service(line) -> None:
