@@ -46,6 +46,7 @@ INVERSE_BACKBONES.add("cosmos3", "cosmos_robot.policies.cosmos3:load_inverse_mod
 
 VALUE_BACKBONES = Registry("backbone of a value model")
 """Loaders of value models: (ref, device, contract, reads) to a ``ValueModel``."""
+VALUE_BACKBONES.add("cosmos3", "cosmos_robot.policies.cosmos3:load_value_model")
 VALUE_BACKBONES.add("predict2", "cosmos_robot.policies.cosmos_policy:load_value_model")
 
 

@@ -20,8 +20,11 @@ from cosmos_robot.backbone.cosmos3.layout import PlanMode, contract_plan
 from cosmos_robot.backbone.cosmos3.load import Checkpoint, load_checkpoint
 from cosmos_robot.contract import Contract
 from cosmos_robot.errors import ContractError, InputError
+from cosmos_robot.latent_frames.layout import ValueMode
 from cosmos_robot.policies.base import InverseModel, JointPolicy, Policy, WorldModel, begun_with
+from cosmos_robot.policies.cosmos3_frames import cosmos3_frame_model
 from cosmos_robot.policies.cosmos3_model import Cosmos3Model
+from cosmos_robot.policies.latent_frames import LatentFramePolicy, LatentFrameValueModel, LatentFrameWorldModel
 from cosmos_robot.types import ActionChunk, Clip, Observation, VideoPrediction
 
 
@@ -157,9 +160,12 @@ POLICIES: dict[str, type[Cosmos3Policy]] = {"policy": Cosmos3Policy, "wam": Cosm
 """Modes in which a checkpoint acts, the one that is taken first where a contract has both."""
 
 
-def load(ref: str | Path, device: str = "cpu") -> Cosmos3Policy:
+def load(ref: str | Path, device: str = "cpu") -> Cosmos3Policy | LatentFramePolicy:
     """The policy of a checkpoint given by name, folder or hub id."""
-    model = Cosmos3Model(load_checkpoint(ref, device=device))
+    checkpoint = load_checkpoint(ref, device=device)
+    if checkpoint.contract.model.frames:
+        return LatentFramePolicy(cosmos3_frame_model(checkpoint))
+    model = Cosmos3Model(checkpoint)
     for mode, kind in POLICIES.items():
         if mode in model.contract.model.modes:
             return kind(model)
@@ -168,9 +174,20 @@ def load(ref: str | Path, device: str = "cpu") -> Cosmos3Policy:
     )
 
 
-def load_world_model(ref: str | Path, device: str = "cpu", contract: Contract | None = None) -> Cosmos3WorldModel:
+def load_world_model(ref: str | Path, device: str = "cpu", contract: Contract | None = None) -> WorldModel:
     """The world model of a checkpoint given by name, folder or hub id; ``contract`` instead of its own."""
-    return Cosmos3WorldModel(load_checkpoint(ref, device=device, contract=contract))
+    checkpoint = load_checkpoint(ref, device=device, contract=contract)
+    if checkpoint.contract.model.frames:
+        return LatentFrameWorldModel(cosmos3_frame_model(checkpoint))
+    return Cosmos3WorldModel(checkpoint)
+
+
+def load_value_model(
+    ref: str | Path, device: str = "cpu", contract: Contract | None = None, reads: ValueMode = "value"
+) -> LatentFrameValueModel:
+    """The value model of a checkpoint with latent frames; ``contract`` instead of its own."""
+    checkpoint = load_checkpoint(ref, device=device, contract=contract)
+    return LatentFrameValueModel(cosmos3_frame_model(checkpoint), reads)
 
 
 def load_inverse_model(ref: str | Path, device: str = "cpu", contract: Contract | None = None) -> Cosmos3InverseModel:

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cosmos_robot.backbone.predict2.edm import levels_of
-from cosmos_robot.backbone.predict2.latents import FrameEncoder
 from cosmos_robot.backbone.predict2.load import Checkpoint, load_checkpoint
 from cosmos_robot.backbone.predict2.network import Given
 from cosmos_robot.backbone.predict2.sampler import sample
 from cosmos_robot.contract import Contract
 from cosmos_robot.latent_frames.layout import ValueMode
+from cosmos_robot.latent_frames.pictures import FrameEncoder
 from cosmos_robot.policies.latent_frames import (
     LatentFrameModel,
     LatentFramePolicy,

@@ -174,8 +174,8 @@ class ModelSpec(Spec):
     domain_id, domain_name: Cosmos 3's embodiment slot and its name in the reference; None for ``predict2``.
     state_row: whether the state rides along as one clean action row. history_rows: past commands before it.
     actions_per_frame: action rows per frame of video; with 1 the video has chunk + 1 frames.
-    frames: of ``predict2``, what each latent frame holds, in order: "blank", "state", "action", "value", a camera's
-    name, and "future state" or "future CAMERA" for the same after the chunk.
+    frames: what each latent frame holds, in order, of ``predict2`` and of a ``cosmos3`` trained so: "blank", "state",
+    "action", "value", a camera's name, and "future state" or "future CAMERA" for the same after the chunk.
     fps: frames per second told to the model, the robot's rate if None.
     action_space, state_space: None where the model speaks the robot's own numbers.
     sees: False for a blind control, which reads a black canvas whatever the cameras show.
@@ -208,8 +208,8 @@ class ModelSpec(Spec):
             raise ValueError(f"execute={self.execute} is more than chunk={self.chunk}")
         if (self.backbone == "cosmos3") != (self.domain_id is not None):
             raise ValueError(f"domain_id={self.domain_id}: cosmos3 needs one, and no other backbone has one")
-        if (self.backbone == "predict2") != bool(self.frames):
-            raise ValueError("frames: predict2 needs the order of its latent frames, and no other backbone has one")
-        if self.canvas.arrangement == "frames" and self.backbone != "predict2":
-            raise ValueError("canvas.arrangement 'frames' needs backbone 'predict2'")
+        if self.backbone == "predict2" and not self.frames:
+            raise ValueError("frames: predict2 needs the order of its latent frames")
+        if (self.canvas.arrangement == "frames") != bool(self.frames):
+            raise ValueError("canvas.arrangement 'frames' and the order of latent frames go together: set both or none")
         return self

@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 from cosmos_robot.backbone.cosmos3.latents import decode, encode_clip
 from cosmos_robot.backbone.predict2.edm import denoise, loss_weight, noise_levels, scaling, start_noise
 from cosmos_robot.backbone.predict2.keys import split_published, to_diffusers, to_published
-from cosmos_robot.backbone.predict2.latents import FrameEncoder
 from cosmos_robot.backbone.predict2.load import load_network
 from cosmos_robot.backbone.predict2.network import Given, predict_clean
 from cosmos_robot.backbone.predict2.sampler import sample
@@ -24,6 +23,7 @@ from cosmos_robot.backbone.predict2.tiny import tiny_texts, tiny_transformer, ti
 from cosmos_robot.backbone.predict2.training_noise import HybridNoise
 from cosmos_robot.errors import CheckpointError, ContractError, InputError, UnknownNameError
 from cosmos_robot.latent_frames.layout import FrameLayout
+from cosmos_robot.latent_frames.pictures import FrameEncoder
 from cosmos_robot.training.mixing import epoch_mix
 
 SMALL = {"num_attention_heads": 2, "text_embed_dim": 8}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from cosmos_robot.backbone.cosmos3.untrained import save_untrained
 from cosmos_robot.backbone.predict2.load import load_checkpoint, save_checkpoint
 from cosmos_robot.backbone.predict2.text import TextEmbeddings
 from cosmos_robot.backbone.predict2.tiny import tiny_texts, tiny_transformer, tiny_vae
@@ -20,7 +21,7 @@ from cosmos_robot.latent_frames.fill import action_rows, future_state, injected
 from cosmos_robot.latent_frames.volumes import averaged
 from cosmos_robot.policies import conformance, conformance_video, load_policy, load_value_model, load_world_model
 from cosmos_robot.policies.conformance import INSTRUCTIONS, some_observation
-from cosmos_robot.policies.conformance_value import run_value
+from cosmos_robot.policies.conformance_value import VALUE_CHECKS, run_value
 from cosmos_robot.policies.conformance_video import some_chunk
 from cosmos_robot.policies.cosmos_policy import cosmos_policy_model
 from cosmos_robot.policies.latent_frames import (
@@ -86,6 +87,35 @@ def test_world_kit(model: LatentFrameModel) -> None:
 @pytest.mark.parametrize("reads", ["value", "value_of_future", "q_value"])
 def test_value_kit(model: LatentFrameModel, reads) -> None:
     run_value(lambda: (LatentFrameWorldModel(model), LatentFrameValueModel(model, reads)))
+
+
+@pytest.fixture(scope="session")
+def flow_folder(tmp_path_factory: pytest.TempPathFactory, frame_contract: Contract) -> Path:
+    """The same layout over Cosmos 3's backbone."""
+    canvas = frame_contract.model.canvas.model_dump() | {"height": 32, "width": 64}
+    for i, place in enumerate(canvas["placements"]):
+        place["to"] = {"top": 0, "left": 32 * i, "height": 32, "width": 32}
+    changes = {
+        "backbone": "cosmos3",
+        "domain_id": 0,
+        "canvas": canvas,
+        "sampler": SamplerSpec(solver="unipc", steps=2).model_dump(),
+    }
+    model = ModelSpec.model_validate(frame_contract.model.model_dump() | changes)
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2}
+    contract = Contract(robot=frame_contract.robot, model=model)
+    return save_untrained(tmp_path_factory.mktemp("checkpoints") / "flow", contract, INSTRUCTIONS, **sizes)
+
+
+def test_the_same_verbs_over_cosmos3(flow_folder: Path) -> None:
+    world = load_world_model(flow_folder)
+    policy, value = LatentFramePolicy(world.model), LatentFrameValueModel(world.model)
+    for name in ("chunks_match_contract", "same_seed_same_chunk", "batch_equals_alone"):
+        conformance.CHECKS[name](policy)
+    conformance_video.check_videos_match_contract(world)
+    assert VALUE_CHECKS["values_are_shares"](world, value) is None
+    assert isinstance(load_policy(flow_folder), LatentFramePolicy)
+    assert isinstance(load_value_model(flow_folder), LatentFrameValueModel)
 
 
 def test_loaded_by_name(frame_folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Pictures to latent frames and back, with the Wan 2.1 autoencoder: one black or shown picture a frame.
+"""Pictures to latent frames and back, with a Wan autoencoder, 2.1 or 2.2: one black or shown picture a frame.
 
 The first latent frame is one picture, every other four times the same one. The autoencoder looks back and never ahead:
 so only frames up to the last known picture are encoded, and the black ones that they start with are encoded once.
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from diffusers import AutoencoderKLWan
+from diffusers.models.autoencoders.autoencoder_kl_wan import patchify
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -27,8 +28,10 @@ class FrameEncoder:
 
     def __init__(self, vae: AutoencoderKLWan, size: tuple[int, int]):
         config = vae.config
-        if config.is_residual or config.patch_size is not None or config.scale_factor_temporal != 4:
-            raise CheckpointError("predict2 needs the Wan 2.1 autoencoder, which is neither residual nor patched")
+        if config.scale_factor_temporal != 4:
+            raise CheckpointError(
+                f"latent frames are four pictures each, of this autoencoder {config.scale_factor_temporal}"
+            )
         if any(side % config.scale_factor_spatial for side in size):
             raise InputError(f"pictures of {size} pixels: expected multiples of {config.scale_factor_spatial}")
         self.vae, self.size = vae, size
@@ -73,6 +76,8 @@ class FrameEncoder:
         """One latent frame (B, C', 1, h, w) after those before, which ``memory`` stands for and is brought up to."""
         pixels = to_pixels(picture).to(self.vae.device, self.vae.dtype).unsqueeze(2)
         copies = pixels if number == 0 else pixels.expand(-1, -1, 4, -1, -1)
+        if self.vae.config.patch_size is not None:
+            copies = patchify(copies, self.vae.config.patch_size)
         return self.vae.encoder(copies, feat_cache=memory, feat_idx=[0])
 
     def _standard(self, moments: Tensor) -> Tensor:
