@@ -15,6 +15,9 @@ MARK_RADIUS = 0.06
 """Metres. The free body nearest to this size serves as mark."""
 MARK_SHARE = 0.25
 """Radius of the mark in the picture, as a share of half its height."""
+FREE_SHARE = 0.7
+"""How far towards what stands behind it a mark is put at most."""
+_SIGNS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], dtype=np.float64)
 HIDDEN = np.array([0.0, 0.0, -5.0])
 
 
@@ -83,12 +86,23 @@ class MujocoTruth(GroundTruth):
         return float(np.abs(self.model.jnt_range[self._fingers]).max(axis=1).sum())
 
     def seen_at(self, camera: str, u: float, v: float) -> NDArray[np.float64]:
-        """At the depth where the mark fills ``MARK_SHARE`` of the picture."""
+        """Where the mark fills ``MARK_SHARE`` of the picture, but nearer than whatever stands there."""
         now, index = self.now, self._cameras[camera]
         focal = focal_length(self.model, index)
+        right, up = (u - 0.5) * self._aspect[camera] / focal, (0.5 - v) / focal
+        ray = now.cam_xmat[index].reshape(3, 3) @ np.array([right, up, -1.0])
+        free = mujoco.mj_ray(
+            self.model,
+            self._live,
+            now.cam_xpos[index],
+            ray,
+            None,
+            1,
+            self.model.cam_bodyid[index],
+            np.zeros(1, np.int32),
+        )
         depth = 2 * focal * self._mark()[2] / MARK_SHARE
-        right, up = (u - 0.5) * self._aspect[camera] * depth / focal, (0.5 - v) * depth / focal
-        return now.cam_xpos[index] + now.cam_xmat[index].reshape(3, 3) @ np.array([right, up, -depth])
+        return np.array(now.cam_xpos[index] + ray * (depth if free < 0 else min(depth, FREE_SHARE * free)))
 
     def put_mark(self, point: NDArray[np.float64] | None) -> Callable[[], None]:
         """The mark is a free body of the scene, moved there in no time."""
@@ -110,11 +124,16 @@ class MujocoTruth(GroundTruth):
         for joint in np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_FREE):
             body = model.jnt_bodyid[joint]
             geoms = np.flatnonzero(model.body_rootid[model.geom_bodyid] == model.body_rootid[body])
-            low = (now.geom_xpos[geoms] - model.geom_rbound[geoms, None]).min(0)
-            high = (now.geom_xpos[geoms] + model.geom_rbound[geoms, None]).max(0)
+            corners = np.concatenate([self._corners(now, geom) for geom in geoms])
+            low, high = corners.min(0), corners.max(0)
             radius = float((high - low).max() / 2)
             found.append((int(model.jnt_qposadr[joint]), (low + high) / 2 - now.xpos[body], radius))
         return min(found, key=lambda mark: abs(mark[2] - MARK_RADIUS))
+
+    def _corners(self, now: mujoco.MjData, geom: int) -> NDArray[np.float64]:
+        """The corners (8, 3) of a geom's box in the world."""
+        centre, half = self.model.geom_aabb[geom][:3], self.model.geom_aabb[geom][3:]
+        return now.geom_xpos[geom] + (centre + half * _SIGNS) @ now.geom_xmat[geom].reshape(3, 3).T
 
 
 def focal_length(model: mujoco.MjModel, camera: int) -> float:

@@ -368,6 +368,18 @@ def test_a_rotation_format_is_told_from_another_of_its_width(panda: LiberoEnv, m
     assert "which is quat_xyzw" in finding.measured
 
 
+def test_a_mark_is_put_before_what_stands_there(panda: LiberoEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large the mark: the table must not hide it."""
+    panda.reset(seed=0)
+    truth = panda.ground_truth()
+    near = truth.seen_at("wrist", 0.66, 0.3)
+    monkeypatch.setattr("cosmos_robot.envs.mujoco_truth.MARK_SHARE", 0.001)
+    far = truth.seen_at("wrist", 0.66, 0.3)
+    assert far[2] <= near[2]
+    # The table's top is what the ray meets.
+    assert far[2] > panda.sim.data.get_body_xpos(panda.arm.robot_model.root_body)[2] - 0.1
+
+
 def test_every_probe_has_been_seen_to_fail() -> None:
     seen = {case[2] for case in LIARS} | {case[1] for case in (*FALSE_OF_FAKE, *FALSE_OF_PANDA, *FALSE_OF_DROID)}
     assert seen | {"camera_views"} == set(PROBES)
