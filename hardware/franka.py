@@ -1,10 +1,11 @@
 """Franka arms over franky: targets at the policy's rate, each preempting the one before.
 
-Each command is a short motion of franky's planner: reach the target after one control period *at the speed of the
-command's own motion*, then come to rest as soon as the dynamics allow, and stay. A command that comes in time preempts
-it while it still moves, so the arm does not stop between two commands; if none comes, it has stopped by itself. Other
-ways were measured and left: a target at rest makes the speed ripple by a third; a motion that ends gives up control,
-and the next one begins with a jump; a stream of velocities drifts.
+Each command is a short motion of franky's planner to a place of rest a little beyond the target, where the arm would
+come to stand if it passed the target at the speed of the commands and braked from there. A command that comes in time
+preempts it while it still moves, so the arm does not stop between two commands; if none comes, it has stopped by
+itself. Other ways were measured and left: a target at rest makes the speed ripple by a third; a target with a speed
+makes the planner swing far out now and then, to be there at that speed with all joints at once; a motion that ends
+gives up control, and the next one begins with a jump; a stream of velocities drifts.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from cosmos_robot.types import Observation
 Array = NDArray[np.float64]
 GRIPPER: Final = BinaryGripper(GripperRange(open_value=0.0, closed_value=1.0), threshold=0.5, hysteresis=0.2)
 """DROID's numbers: 0 open, 1 closed; between 0.4 and 0.6 the hand stays as it was."""
+ASTRAY_RAD: Final = 0.4
+"""How far the planner's own command may be from where it is to come to rest; twice the largest first step."""
 STOP_S: Final = 2.0
 SILENT_S: Final = 1.0
 """Seconds: how long braking may take, and how long a state may stay the same before its controller counts as lost."""
@@ -43,10 +46,11 @@ SAME: Final = 1e-5
 
 @dataclass(frozen=True)
 class FrankaOptions:
-    """speed: share of the arm's limits that is used, in the gate and in the planner. workspace: two corners (3,) in
-    metres that the tool stays between. rate_hz: of commands, DROID's 15 unless given. realtime: ``enforce`` for an arm,
-    ``ignore`` for a simulator. connect_timeout_s, recover_timeout_s: patience. home_gripper: find the hand's range when
-    connecting. torque, force: what the arm may feel before it stops by itself, Nm and N.
+    """speed: share of the arm's speeds that is used, in the gate and in the planner; accelerations are used in full, as
+    a planner that cannot follow its commands is late and swings. workspace: two corners (3,) in metres that the tool
+    stays between. rate_hz: of commands, DROID's 15 unless given. realtime: ``enforce`` for an arm, ``ignore`` for a
+    simulator. connect_timeout_s, recover_timeout_s: patience. home_gripper: find the hand's range when connecting.
+    torque, force: what the arm may feel before it stops by itself, Nm and N.
     """
 
     speed: float = 0.5
@@ -147,7 +151,7 @@ class FrankaArm(Robot):
     def recover(self) -> None:
         """Clear the arm's errors; if the connection is dead, make a new one. Raises RobotError if neither helps within
         the timeout."""
-        self._last, self._in_control = None, False
+        self.stop()
         if not self._cleared():
             self._link.drop()
             self._link.connect(self.options.recover_timeout_s)
@@ -189,7 +193,7 @@ class FrankaArm(Robot):
             for kind, value in zip(("velocity", "acceleration", "jerk"), limits, strict=True):
                 limit = getattr(robot, f"{name}_{kind}_limit")
                 limit.set(min(value, limit.max))
-        robot.relative_dynamics_factor = self.options.speed
+        robot.relative_dynamics_factor = franky.RelativeDynamicsFactor(self.options.speed, 1.0, 1.0)
         robot.set_collision_behavior(self.options.torque, self.options.force)
 
     def _brake(self) -> None:
@@ -245,7 +249,7 @@ class FrankaArm(Robot):
         return 1.0 - self._gripper.openness
 
     def _lead(self, arm: Array, velocity: Array, standing: Array) -> None:
-        """Hand the planner its next motion, unless the present one ends where this one would, or the arm stands there."""
+        """Hand the planner its next motion, unless the present one ends there, or the arm stands there."""
         rest = self._rest_at if self._in_control else standing
         if rest is not None and not velocity.any() and np.abs(arm - rest).max() < SAME:
             return
@@ -279,10 +283,23 @@ class FrankaRobot(FrankaArm):
         options = options or FrankaOptions()
         super().__init__(host, load_robot("droid-franka-fr3"), options, cameras, hand)
         self.limits = model.joint_limits(self.robot, options.speed, workspace=options.workspace)
+        self._goal: Array | None = None
 
     def tool(self, command: Array) -> Array:
         """By forward kinematics, with the Franka Hand."""
         return model.tool_position(command)
+
+    def stop(self) -> None:
+        """As every Franka arm stops."""
+        self._goal = None
+        super().stop()
+
+    def _read(self) -> Any:
+        """The state. Raises RobotError too if the planner leads the arm away from where it was told to go."""
+        state = super()._read()
+        if self._goal is not None and np.abs(state.q_d - self._goal).max() > ASTRAY_RAD:
+            raise RobotError(f"arm: its planner is {np.abs(state.q_d - self._goal).max():.2f} rad off its goal")
+        return state
 
     def _fields(self, state: Any) -> dict[str, Array]:
         return {"joint_position": np.array(state.q)}
@@ -295,11 +312,11 @@ class FrankaRobot(FrankaArm):
 
     def _motion(self, target: Array, velocity: Array) -> Any:
         through = _passing(velocity, target, self.options.speed)
-        points = [
-            franky.JointWaypoint(franky.JointState(target, through), minimum_time=_duration(self._period)),
-            franky.JointWaypoint(_rest(target, through, self.options.speed)),
-        ]
-        return franky.JointWaypointMotion(points if through.any() else points[1:], return_when_finished=False)
+        rest, seconds = _rest(target, through, self._period)
+        self._goal = rest
+        return franky.JointWaypointMotion(
+            [franky.JointWaypoint(rest, minimum_time=_duration(seconds))], return_when_finished=False
+        )
 
     def _stop_motion(self) -> Any:
         return franky.JointStopMotion()
@@ -342,19 +359,18 @@ class FrankaCartesianRobot(FrankaArm):
 
 def _passing(velocity: Array, target: Array, speed: float) -> Array:
     """``velocity``, less where the planner could not brake before the end of a joint's range."""
-    braking = speed * model.JOINT_ACCELERATION
+    braking = model.JOINT_ACCELERATION / 2
     room = np.where(velocity > 0, model.FR3_HIGH - target, target - model.FR3_LOW)
-    fastest = np.minimum(0.9 * speed * model.JOINT_VELOCITY, np.sqrt(2 * braking * np.maximum(room, 0.0) / BRAKE_SPARE))
+    fastest = np.minimum(0.9 * speed * model.JOINT_VELOCITY, np.sqrt(braking * np.maximum(room, 0.0)))
     return np.clip(velocity, -fastest, fastest)
 
 
-def _rest(target: Array, velocity: Array, speed: float) -> Array:
-    """Where the arm comes to rest if it passes ``target`` at ``velocity`` and brakes from there."""
-    return np.asarray(target + BRAKE_SPARE * velocity * np.abs(velocity) / (2 * speed * model.JOINT_ACCELERATION))
-
-
-BRAKE_SPARE: Final = 1.2
-"""Braking takes this much more way than at constant deceleration, since that has to build up."""
+def _rest(target: Array, velocity: Array, period: float) -> tuple[Array, float]:
+    """Where the arm comes to rest, and after how long, if it passes ``target`` at ``velocity`` one period from now and
+    all joints brake so that they stand at the same time: cruising at v and braking at a covers v T - v^2 / 2 a."""
+    braking = model.JOINT_ACCELERATION / 2  # half, since braking has to build up
+    after = float(np.max(np.abs(velocity) / braking))
+    return np.asarray(target + velocity * after - velocity * np.abs(velocity) / (2 * braking)), period + after
 
 
 def _duration(seconds: float) -> Any:
