@@ -35,8 +35,8 @@ from cosmos_robot.types import Observation
 Array = NDArray[np.float64]
 GRIPPER: Final = BinaryGripper(GripperRange(open_value=0.0, closed_value=1.0), threshold=0.5, hysteresis=0.2)
 """DROID's numbers: 0 open, 1 closed; between 0.4 and 0.6 the hand stays as it was."""
-ASTRAY_RAD: Final = 0.4
-"""How far the planner's own command may be from where it is to come to rest; twice the largest first step."""
+ASTRAY_RAD: Final = 0.2
+"""How much further from a motion's end than at its beginning the planner may lead the arm; braking takes less."""
 STOP_S: Final = 2.0
 SILENT_S: Final = 1.0
 """Seconds: how long braking may take, and how long a state may stay the same before its controller counts as lost."""
@@ -283,7 +283,7 @@ class FrankaRobot(FrankaArm):
         options = options or FrankaOptions()
         super().__init__(host, load_robot("droid-franka-fr3"), options, cameras, hand)
         self.limits = model.joint_limits(self.robot, options.speed, workspace=options.workspace)
-        self._goal: Array | None = None
+        self._goal: tuple[Array, Array] | None = None
 
     def tool(self, command: Array) -> Array:
         """By forward kinematics, with the Franka Hand."""
@@ -297,8 +297,11 @@ class FrankaRobot(FrankaArm):
     def _read(self) -> Any:
         """The state. Raises RobotError too if the planner leads the arm away from where it was told to go."""
         state = super()._read()
-        if self._goal is not None and np.abs(state.q_d - self._goal).max() > ASTRAY_RAD:
-            raise RobotError(f"arm: its planner is {np.abs(state.q_d - self._goal).max():.2f} rad off its goal")
+        if self._goal is not None:
+            goal, far = self._goal
+            astray = float((np.abs(state.q_d - goal) - far).max())
+            if astray > ASTRAY_RAD:
+                raise RobotError(f"arm: its planner leads it {astray:.2f} rad further from its goal than it was")
         return state
 
     def _fields(self, state: Any) -> dict[str, Array]:
@@ -313,7 +316,7 @@ class FrankaRobot(FrankaArm):
     def _motion(self, target: Array, velocity: Array) -> Any:
         through = _passing(velocity, target, self.options.speed)
         rest, seconds = _rest(target, through, self._period)
-        self._goal = rest
+        self._goal = rest, np.abs(self._link.robot.state.q_d - rest)
         return franky.JointWaypointMotion(
             [franky.JointWaypoint(rest, minimum_time=_duration(seconds))], return_when_finished=False
         )
