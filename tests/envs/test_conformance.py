@@ -174,6 +174,8 @@ def _check_env(env: GymEnv) -> None:
         # Positions have no bound, and we register nothing with gymnasium.
         warnings.filterwarnings("ignore", message=".*observation space (min|max)imum value is -?infinity")
         warnings.filterwarnings("ignore", message=".*due to the environment not having a spec")
+        # Robots take radians and pixels, and a wrapper that rescaled them would hide whose numbers they are.
+        warnings.filterwarnings("ignore", message=".*recommend using a symmetric and normalized space")
         check_env(env)
 
 
