@@ -107,15 +107,15 @@ def plan(
         n: candidates.
         futures: imagined for each.
         values: of each future.
-        side: pixels of a camera, a multiple of 16; the released models have 224.
+        side: pixels of a camera, a multiple of 16 from 32; the released models have 224.
         steps: of the sampler.
         repeats: timed turns.
         threads: of torch; one, so that other jobs on the machine disturb the turns least.
         json: file to write the figures to, - for the screen.
     """
     _prepare(threads, json)
-    if side < 16 or side % 16:
-        raise InputError(f"bench plan: side must be a multiple of 16, got {side}")
+    if side < 32 or side % 16:
+        raise InputError(f"bench plan: side must be a multiple of 16 from 32, got {side}")
     from cosmos_robot.bench.plan import plan_checkpoint, plan_contract, plan_report
     from cosmos_robot.planning.plan import PlannerSettings
 

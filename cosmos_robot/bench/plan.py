@@ -56,7 +56,7 @@ class Searches:
 
 
 def plan_contract(side: int = 32, steps: int = 5) -> Contract:
-    """LIBERO's layout, chunk and widths with cameras of ``side`` pixels (a multiple of 16)."""
+    """LIBERO's layout, chunk and widths with cameras of ``side`` pixels (a multiple of 16, from 32)."""
     cameras = tuple(CameraSpec(name=name, height=side, width=side) for name in ("wrist", "front"))
     placed = side_by_side({c.name: Size(height=side, width=side) for c in cameras}, side, side)
     plain = Normalization(method="identity")

@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
         transformer=tiny_transformer(0, num_attention_heads=2, text_embed_dim=8),
         vae=tiny_vae(0, 4),
         texts=TextEmbeddings(tiny_texts(list(INSTRUCTIONS), 8), 6),
-        contract=plan_contract(16, steps=3),
+        contract=plan_contract(32, steps=2),
         dtype=torch.float32,
     )
 
@@ -43,15 +43,15 @@ def test_the_kit(folder, plan: str) -> None:
 
 
 def test_values_and_futures_of_a_real_model(folder) -> None:
-    found = load_planner(folder, "best-of-2:futures=2,values=3").plan(some_observation(plan_contract(16)), 1)
+    found = load_planner(folder, "best-of-2:futures=2,values=3").plan(some_observation(plan_contract(32)), 1)
     assert found.planned
     for c in found.candidates:
         assert ((c.values >= 0) & (c.values <= 1)).all() and len(np.unique(c.values)) > 1
-        assert c.futures[0].frames.shape == (2, 16, 32, 3)
+        assert c.futures[0].frames.shape == (2, 32, 64, 3)
 
 
 def test_three_orders_of_calls_score_alike() -> None:
-    checkpoint = plan_checkpoint(plan_contract(16, steps=3))
+    checkpoint = plan_checkpoint(plan_contract(32, steps=2))
     searches = _searches(checkpoint, PlannerSettings(n=2, futures=2, values=2, aggregation="average"))
     figures = plan_report(searches, checkpoint, (2, 2, 2), repeats=1)
     assert figures["max_abs_diff"] < 1e-4 and figures["samples"] == 14
