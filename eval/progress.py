@@ -19,7 +19,7 @@ class RunProgress(Listener):
     def __init__(self, title: str, total: int, done: Sequence[EpisodeRecord], console: Console):
         self._console, self._total = console, total
         self._finished, self._successes = len(done), sum(record.success for record in done)
-        self._earlier, self._began = len(done), time.monotonic()
+        self._lost, self._earlier, self._began = 0, len(done), time.monotonic()
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -46,16 +46,16 @@ class RunProgress(Listener):
         self._tell(f"{job.env_name} init {job.init}: {outcome} in {record.steps} steps")
 
     def on_error(self, job: Job, error: EpisodeError) -> None:
-        self._total -= 1
-        self._tell(f"{job.env_name} init {job.init}: not run, its worker died twice")
+        self._lost += 1
+        self._tell(f"{job.env_name} init {job.init}: not run, two workers were lost with it; the last: {error.message}")
 
     def _tell(self, what: str) -> None:
         self._bar.update(self._task, advance=1, rate=self._rate())
         if self._console.is_terminal:
             return
         pace = (time.monotonic() - self._began) / max(self._finished - self._earlier, 1)
-        left = pace * (self._total - self._finished) / 60
-        line = f"{self._finished}/{self._total} {what}; {self._rate()}; about {left:.0f} min left"
+        left = pace * (self._total - self._finished - self._lost) / 60
+        line = f"{self._finished + self._lost}/{self._total} {what}; {self._rate()}; about {left:.0f} min left"
         self._console.print(line, highlight=False, soft_wrap=True)
 
     def _rate(self) -> str:

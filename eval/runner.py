@@ -72,7 +72,7 @@ class RunSettings:
     workers: int = 3
     filming: Filming | None = None
     open_seconds: float = 600.0
-    reply_seconds: float = 120.0
+    reply_seconds: float = 600.0
     variables: Mapping[str, str] = field(default_factory=dict)
     factory: str = "cosmos_robot.envs:make"
 

@@ -171,8 +171,8 @@ def test_gym_wrapper_of_others_passes_gymnasiums_own_check(name: str) -> None:
 def _check_env(env: GymEnv) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        # Positions have no bound, and we register nothing with gymnasium.
-        warnings.filterwarnings("ignore", message=".*observation space (min|max)imum value is -?infinity")
+        # Positions and some commands have no bound, and we register nothing with gymnasium.
+        warnings.filterwarnings("ignore", message=".*(observation|action) space (min|max)imum value is -?infinity")
         warnings.filterwarnings("ignore", message=".*due to the environment not having a spec")
         # Robots take radians and pixels, and a wrapper that rescaled them would hide whose numbers they are.
         warnings.filterwarnings("ignore", message=".*recommend using a symmetric and normalized space")
