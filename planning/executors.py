@@ -223,7 +223,7 @@ class RayWorker(Worker):
         elif isinstance(error, self._ray.exceptions.RayTaskError):
             answer.set_exception(error.cause)
         else:
-            answer.set_exception(WorkerError(str(error).strip().split("\n")[0]))
+            answer.set_exception(WorkerError(str(error).strip().split("\n")[-1]))
 
 
 class RayExecutor(Spread):

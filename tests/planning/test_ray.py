@@ -18,15 +18,20 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def make():
-    """Runs in the actor, which has not loaded this folder's modules."""
-    import importlib.util
-    import sys
+def maker():
+    """What runs in the actor, which cannot import this folder's modules: a function that travels by value."""
+    source = str(HERE / "line_world.py")
 
-    spec = importlib.util.spec_from_file_location("line_world", HERE / "line_world.py")
-    module = sys.modules["line_world"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.evaluator()
+    def make():
+        import importlib.util
+        import sys
+
+        spec = importlib.util.spec_from_file_location("line_world", source)
+        module = sys.modules["line_world"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module.evaluator()
+
+    return make
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +45,7 @@ def cluster():
 def test_actors_find_the_same_and_may_die(cluster, line) -> None:
     settings = PlannerSettings(n=4, futures=2, values=3)
     alone = line.planner(n=4).plan(line.at(0), 3)
-    with RayExecutor(make, 2, num_cpus=1, restarts=0) as executor:
+    with RayExecutor(maker(), 2, num_cpus=1, restarts=0) as executor:
         planner = Planner(line.Steps(), executor, settings)
         found = planner.plan(line.at(0), 3)
         assert [c.score for c in found.candidates] == [c.score for c in alone.candidates]
