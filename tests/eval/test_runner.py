@@ -134,9 +134,9 @@ def test_workers_that_cannot_start_end_the_run(fake, monkeypatch) -> None:
 @pytest.mark.parametrize(
     "change, named",
     [
-        ({"rate_hz": 10.0}, "rate_hz: expected 10.0, robot gives 20.0"),
+        ({"rate_hz": 10.0}, "rate_hz: expected 10, got 20"),
         ({"cameras": (CameraSpec(name="table", height=64, width=64), CameraSpec(name="hand", height=24, width=24))},
-         "camera 'table': expected name=table, height=64"),
+         "cameras.table: expected 64x64, got 48x64"),
     ],
 )  # fmt: skip
 def test_a_contract_that_does_not_fit_is_refused_before_anything_runs(fake, change, named: str) -> None:
