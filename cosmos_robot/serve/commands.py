@@ -99,10 +99,10 @@ def listen(
     service: Service, settings: ServerSettings, config: ServeConfig, stack: contextlib.ExitStack
 ) -> list[tuple[str, str]]:
     """Start what ``config`` asks for; ``stack`` ends it again. Returns names and addresses."""
-    servers: list[tuple[str, Any]] = [("zmq", ZmqServer(service, settings))]
     ports = [p for p in (config.port, config.openpi_port, config.gr00t_port, config.page_port) if p]
     if len(set(ports)) != len(ports):
         raise InputError(f"ports {ports}: each protocol needs a port of its own")
+    servers: list[tuple[str, Any]] = [("zmq", ZmqServer(service, settings))]
     if config.openpi_port is not None:
         from cosmos_robot.serve.openpi import OpenpiServer, OpenpiSettings
 

@@ -50,10 +50,6 @@ class Gr00tServer:
 
     def __init__(self, service: Service, settings: Gr00tSettings):
         self._service, self._settings = service, settings
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.LINGER, 1000)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, settings.max_bytes)
         self._answers: queue.SimpleQueue[list[bytes]] = queue.SimpleQueue()
         self._bell, self._closing = Bell(), threading.Event()
         self._thread = threading.Thread(target=self._serve, name="gr00t", daemon=True)
@@ -63,6 +59,10 @@ class Gr00tServer:
     def start(self) -> str:
         """Listen. Returns the address; raises InputError if it cannot be had."""
         where = f"tcp://{self._settings.host}:{self._settings.port or '*'}"
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 1000)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, self._settings.max_bytes)
         try:
             self._socket.bind(where)
         except zmq.ZMQError as error:
@@ -80,7 +80,7 @@ class Gr00tServer:
         self._bell.ring()
         if self._thread.is_alive():
             self._thread.join(5)
-        self._context.destroy(linger=1000)
+            self._context.destroy(linger=1000)
         self._bell.close()
 
     def __enter__(self) -> Gr00tServer:

@@ -76,22 +76,20 @@ class ZmqServer:
 
     def __init__(self, service: Service, settings: ServerSettings):
         self._service, self._settings = service, settings
-        self._context = zmq.Context()
         self._answers: queue.SimpleQueue[tuple[bytes, bytes]] = queue.SimpleQueue()
         self._bell = Bell()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="zmq", daemon=True)
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.LINGER, 1000)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, settings.max_bytes)
-        self._socket.setsockopt(zmq.RCVHWM, 64)
-        self._socket.setsockopt(zmq.SNDHWM, 64)
-        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self.address = ""
 
     def start(self) -> str:
         """Listen. Returns the address; raises InputError if it cannot be had."""
         host, port = self._settings.host, self._settings.port
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        options = {zmq.LINGER: 1000, zmq.MAXMSGSIZE: self._settings.max_bytes, zmq.RCVHWM: 64, zmq.SNDHWM: 64}
+        for option, value in {**options, zmq.ROUTER_HANDOVER: 1}.items():
+            self._socket.setsockopt(option, value)
         try:
             self._socket.bind(f"tcp://{host}:{port or '*'}")
         except zmq.ZMQError as error:
@@ -109,7 +107,7 @@ class ZmqServer:
         self._bell.ring()
         if self._thread.is_alive():
             self._thread.join(5)
-        self._context.destroy(linger=1000)
+            self._context.destroy(linger=1000)
         self._bell.close()
 
     def __enter__(self) -> ZmqServer:
