@@ -33,6 +33,8 @@ from cosmos_robot.types import ActionChunk
 
 LOG = logging.getLogger(__name__)
 CLOSED_255: Final = 255.0
+CLOSE_S: Final = 2.0
+"""How long a client that was told goodbye may keep its connection open."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class OpenpiServer:
         if self._server is not None:
             server, self._server = self._server, None
             server.close()
-            asyncio.run_coroutine_threadsafe(server.wait_closed(), self._loop).result(10)
+            asyncio.run_coroutine_threadsafe(server.wait_closed(), self._loop).result(10 * CLOSE_S)
             self._stop_loop()
 
     def __enter__(self) -> OpenpiServer:
@@ -116,7 +118,13 @@ class OpenpiServer:
     async def _listen(self) -> Server:
         s = self._settings
         return await serve(
-            self._converse, s.host, s.port, compression=None, max_size=s.max_bytes, process_request=self._before
+            self._converse,
+            s.host,
+            s.port,
+            compression=None,
+            max_size=s.max_bytes,
+            process_request=self._before,
+            close_timeout=CLOSE_S,
         )
 
     def _before(self, connection: ServerConnection, request: Request) -> Response | None:
