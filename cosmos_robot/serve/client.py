@@ -75,7 +75,6 @@ class PolicyClient:
         self._lock = threading.Lock()
         self._closed = False
         self._bell = Bell()
-        self._context = zmq.Context()
         self._thread = threading.Thread(target=self._work, name="policy-client", daemon=True)
         self._thread.start()
         self._hello: HelloReply | None = None
@@ -209,7 +208,7 @@ class PolicyClient:
         return reply
 
     def _work(self) -> None:
-        dealer = self._context.socket(zmq.DEALER)
+        dealer: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
         for option, value in ((zmq.LINGER, 0), (zmq.MAXMSGSIZE, self._max_bytes), (zmq.RECONNECT_IVL_MAX, 2000)):
             dealer.setsockopt(option, value)
         dealer.connect(self._address)
@@ -228,7 +227,7 @@ class PolicyClient:
             left, self._open = self._open, {}
         for future, _ in left.values():
             _settle(future, Failure("closing", "the client was closed"))
-        self._context.destroy(linger=0)
+        dealer.close(linger=0)
 
     def _send(self, dealer: zmq.Socket[bytes]) -> None:
         while not self._outbox.empty():

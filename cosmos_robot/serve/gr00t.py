@@ -22,7 +22,7 @@ from cosmos_robot.errors import CosmosRobotError, InputError
 from cosmos_robot.serve import wire
 from cosmos_robot.serve.bell import Bell
 from cosmos_robot.serve.messages import ChunkReply, Failure, Infer
-from cosmos_robot.serve.server import check_exposure
+from cosmos_robot.serve.server import check_exposure, end_context, kept_context
 from cosmos_robot.serve.service import Service
 from cosmos_robot.serve.views import Pictures, read_gr00t
 from cosmos_robot.types import ActionChunk
@@ -59,14 +59,14 @@ class Gr00tServer:
     def start(self) -> str:
         """Listen. Returns the address; raises InputError if it cannot be had."""
         where = f"tcp://{self._settings.host}:{self._settings.port or '*'}"
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
+        self._context = kept_context()
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 1000)
         self._socket.setsockopt(zmq.MAXMSGSIZE, self._settings.max_bytes)
         try:
             self._socket.bind(where)
         except zmq.ZMQError as error:
-            self._context.destroy(linger=0)
+            end_context(self._context, linger_ms=0)
             raise InputError(f"cannot listen on {where}: {error}; choose another port") from error
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._thread.start()
@@ -80,7 +80,7 @@ class Gr00tServer:
         self._bell.ring()
         if self._thread.is_alive():
             self._thread.join(5)
-            self._context.destroy(linger=1000)
+            end_context(self._context, linger_ms=1000)
         self._bell.close()
 
     def __enter__(self) -> Gr00tServer:

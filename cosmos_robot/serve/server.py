@@ -44,6 +44,22 @@ LOG = logging.getLogger(__name__)
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 TOKEN_LETTERS: Final = 16
 
+_KEPT: Final[set[zmq.Context[Any]]] = set()
+"""Contexts in use. One that the garbage collector finds with a socket still open would wait for that socket for ever."""
+
+
+def kept_context() -> zmq.Context[Any]:
+    """A context that lives until ``end_context``, whoever forgets it."""
+    context = zmq.Context()
+    _KEPT.add(context)
+    return context
+
+
+def end_context(context: zmq.Context[Any], linger_ms: int) -> None:
+    """Close its sockets, wait until their ports are free, and let it go."""
+    context.destroy(linger=linger_ms)
+    _KEPT.discard(context)
+
 
 @dataclass(frozen=True)
 class ServerSettings:
@@ -85,15 +101,15 @@ class ZmqServer:
     def start(self) -> str:
         """Listen. Returns the address; raises InputError if it cannot be had."""
         host, port = self._settings.host, self._settings.port
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
+        self._context = kept_context()
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         options = {zmq.LINGER: 1000, zmq.MAXMSGSIZE: self._settings.max_bytes, zmq.RCVHWM: 64, zmq.SNDHWM: 64}
         for option, value in {**options, zmq.ROUTER_HANDOVER: 1}.items():
             self._socket.setsockopt(option, value)
         try:
             self._socket.bind(f"tcp://{host}:{port or '*'}")
         except zmq.ZMQError as error:
-            self._context.destroy(linger=0)
+            end_context(self._context, linger_ms=0)
             raise InputError(f"cannot listen on tcp://{host}:{port}: {error}; choose another port") from error
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._thread.start()
@@ -107,7 +123,7 @@ class ZmqServer:
         self._bell.ring()
         if self._thread.is_alive():
             self._thread.join(5)
-            self._context.destroy(linger=1000)
+            end_context(self._context, linger_ms=1000)
         self._bell.close()
 
     def __enter__(self) -> ZmqServer:
