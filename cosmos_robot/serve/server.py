@@ -45,7 +45,7 @@ LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 TOKEN_LETTERS: Final = 16
 
 _KEPT: Final[set[zmq.Context[Any]]] = set()
-"""Contexts in use. One that the garbage collector finds with a socket still open would wait for that socket for ever."""
+"""Contexts in use: one that the garbage collector found with a socket still open would wait for ever."""
 
 
 def kept_context() -> zmq.Context[Any]:
