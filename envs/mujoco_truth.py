@@ -15,6 +15,8 @@ MARK_RADIUS = 0.06
 """Metres. The free body nearest to this size serves as mark."""
 MARK_SHARE = 0.25
 """Radius of the mark in the picture, as a share of half its height."""
+NEAR_PLANES = 1.2
+"""How far beyond the nearest distance that is drawn a mark begins."""
 FREE_SHARE = 0.7
 """How far towards what stands behind it a mark is put at most."""
 _SIGNS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], dtype=np.float64)
@@ -101,7 +103,9 @@ class MujocoTruth(GroundTruth):
             self.model.cam_bodyid[index],
             np.zeros(1, np.int32),
         )
-        depth = 2 * focal * self._mark()[2] / MARK_SHARE
+        radius = self._mark()[2]
+        nearest = NEAR_PLANES * self.model.vis.map.znear * self.model.stat.extent + radius  # nothing nearer is drawn
+        depth = max(2 * focal * radius / MARK_SHARE, nearest)
         return np.array(now.cam_xpos[index] + ray * (depth if free < 0 else min(depth, FREE_SHARE * free)))
 
     def put_mark(self, point: NDArray[np.float64] | None) -> Callable[[], None]:
