@@ -172,6 +172,8 @@ def _run(console: Console, run: _Run, replayed: Replayed | None = None) -> int:
         console.print("driving; Ctrl-C stops")
         with terminated_as_interrupt(), contextlib.nullcontext() if virtual else before_others():
             report = loop.run()
+    except KeyboardInterrupt:  # before the loop had begun
+        report = LoopReport(robot.robot.rate_hz, ended="interrupted")
     except BaseException as error:
         if recorder is not None:  # what led to it is worth keeping
             with contextlib.suppress(CheckpointError):

@@ -54,6 +54,7 @@ def answers(policy: str, device: str, timeout_s: float, virtual: bool) -> Iterat
     if virtual:
 
         def answer(seen: Observation, seed: int, committed: NDArray[np.float64] | None) -> ActionChunk:
+            chunk: ActionChunk
             (chunk,) = loaded.act([seen], [seed], None if committed is None else [committed])
             return chunk
 

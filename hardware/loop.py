@@ -142,10 +142,10 @@ class ControlLoop:
         """Tick until time is up, ``done`` says so, Ctrl-C, or the robot fails too often; ``report.ended`` says which.
         The robot is stopped at the end, whatever happens."""
         report = LoopReport(self._robot.robot.rate_hz)
-        self._scheduler.reset()
-        self._gate.rest()
-        self._asker.reset()
         try:
+            self._scheduler.reset()
+            self._gate.rest()
+            self._asker.reset()
             self._tick_on(report)
         except KeyboardInterrupt:
             report.ended = "interrupted"
@@ -190,8 +190,9 @@ class ControlLoop:
         seen = self._robot.observe(self._settings.instruction) if asks or self._glances else None
         if asks and seen is not None:
             self._ask(seen, due, report)
-        for glance in self._glances if seen is not None else ():
-            glance(seen, asks)
+        if seen is not None:
+            for glance in self._glances:
+                glance(seen, asks)
         row = self._scheduler.row(due)
         if isinstance(row, Hold):
             return Tick(number, due, late, None, self._hold(row.reason, since, report), seen, asks)

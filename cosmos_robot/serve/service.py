@@ -33,7 +33,10 @@ Question = Infer | Plan | Imagine
 class Acting(Protocol):
     """What answers ``Infer``: a policy."""
 
-    contract: Contract
+    @property
+    def contract(self) -> Contract:
+        """What it was trained for."""
+        ...
 
     def act(self, observations: Any, seeds: Any, committed: Any = None) -> list[ActionChunk]:
         """One chunk for each observation."""

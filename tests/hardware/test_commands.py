@@ -48,18 +48,24 @@ class Steady:
     """Moves a tenth of the way to the right in every row, after the rows it was given."""
 
     def __init__(self, contract):
-        self.contract, self.given, self.asked = contract, [], threading.Event()
+        self.contract, self.asked, self.often = contract, 0, threading.Event()
 
     def act(self, observations, seeds, committed=None):
-        self.given.append(committed)
-        self.asked.set()
+        self.asked += 1
+        if self.asked > 5:  # the warm-ups of server and client are over
+            self.often.set()
         rows = np.tile([0.1, 0.0, -1.0], (self.contract.model.chunk, 1))
         return [ActionChunk(rows, self.contract.robot.rate_hz, o.time) for o in observations]
 
 
 @pytest.fixture
-def address(contract):
-    with Service(Models(Steady(contract))) as service, ZmqServer(service, ServerSettings(port=0)) as server:
+def steady(contract) -> Steady:
+    return Steady(contract)
+
+
+@pytest.fixture
+def address(steady):
+    with Service(Models(steady)) as service, ZmqServer(service, ServerSettings(port=0)) as server:
         yield server.address
 
 
@@ -121,18 +127,16 @@ def test_a_robot_nobody_knows_is_refused(checkpoint, capsys):
     assert "franka-sim" in capsys.readouterr().err
 
 
-def test_ctrl_c_stops_the_robot_and_reports(address, tmp_path):
+def test_ctrl_c_stops_the_robot_and_reports(address, steady, tmp_path):
     command = [sys.executable, "-u", "-m", "cosmos_robot.cli", "drive", *ROBOT, "--policy", address]
     command += ["--record", str(tmp_path / "run")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    for line in process.stdout:
-        if line.startswith("driving"):
-            break
+    assert steady.often.wait(300)
     process.send_signal(signal.SIGINT)
     said = process.stdout.read()
     assert process.wait(60) == 130
     assert "interrupted" in said and "jitter" in said
-    assert len(open_recordings(tmp_path / "run")) == 1 or "recorded: nothing" in said
+    assert len(open_recordings(tmp_path / "run")) == 1
 
 
 def test_an_adapter_stands_between_where_it_can(contract):
