@@ -68,7 +68,7 @@ def test_libero() -> None:
     others = [f for f in report["findings"] if f["probe"] != "joints"]  # it is told positions
     assert said.returncode == 0 and report["holds"]
     assert {f["status"] for f in others} == {"holds"}, [f for f in others if f["status"] != "holds"]
-    assert {f["probe"] for f in others} == set(PROBES) - {"joints"}
+    assert {f["probe"] for f in others} >= set(PROBES) - {"joints"}
 
 
 NOT_FOR_JOINTS, NOT_FOR_PUSHT = {"position_axes", "rotation_axes"}, {"gripper", "joints", "rotation_axes"}
