@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import hmac
 import logging
-import queue
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import zmq
 
 from cosmos_robot.contract import Contract
 from cosmos_robot.errors import CosmosRobotError, InputError
 from cosmos_robot.serve import wire
-from cosmos_robot.serve.bell import Bell
+from cosmos_robot.serve.listener import Listener
 from cosmos_robot.serve.messages import ChunkReply, Failure, Infer
-from cosmos_robot.serve.server import check_exposure, end_context, kept_context
+from cosmos_robot.serve.server import check_exposure
 from cosmos_robot.serve.service import Service
 from cosmos_robot.serve.views import Pictures, read_gr00t
 from cosmos_robot.types import ActionChunk
@@ -45,64 +42,18 @@ class Gr00tSettings:
         check_exposure(self.host, self.port, self.token)
 
 
-class Gr00tServer:
+class Gr00tServer(Listener[Gr00tSettings]):
     """The GR00T side of a service: a ROUTER socket that REQ clients take for a REP one, so many may ask at once."""
 
+    name = "gr00t"
+
     def __init__(self, service: Service, settings: Gr00tSettings):
-        self._service, self._settings = service, settings
-        self._answers: queue.SimpleQueue[list[bytes]] = queue.SimpleQueue()
-        self._bell, self._closing = Bell(), threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="gr00t", daemon=True)
+        super().__init__(service, settings)
         self._seed = 0
-        self.address = ""
 
-    def start(self) -> str:
-        """Listen. Returns the address; raises InputError if it cannot be had."""
-        where = f"tcp://{self._settings.host}:{self._settings.port or '*'}"
-        self._context = kept_context()
-        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.LINGER, 1000)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, self._settings.max_bytes)
-        try:
-            self._socket.bind(where)
-        except zmq.ZMQError as error:
-            end_context(self._context, linger_ms=0)
-            raise InputError(f"cannot listen on {where}: {error}; choose another port") from error
-        self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._thread.start()
-        return self.address
-
-    def close(self) -> None:
-        """Stop listening. Safe to call twice."""
-        if self._closing.is_set():
-            return
-        self._closing.set()
-        self._bell.ring()
-        if self._thread.is_alive():
-            self._thread.join(5)
-            end_context(self._context, linger_ms=1000)
-        self._bell.close()
-
-    def __enter__(self) -> Gr00tServer:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _serve(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._bell.fileno(), zmq.POLLIN)
-        while not self._closing.is_set():
-            ready = dict(poller.poll(1000))
-            if self._bell.fileno() in ready:
-                self._bell.quiet()
-            while not self._answers.empty():
-                self._socket.send_multipart(self._answers.get_nowait(), copy=False)
-            if self._socket in ready:
-                frames = self._socket.recv_multipart()
-                self._receive(frames[:-1], frames[-1])
+    def _read(self) -> None:
+        frames = self._socket.recv_multipart()
+        self._receive(frames[:-1], frames[-1])
 
     def _receive(self, route: list[bytes], data: bytes) -> None:
         dialect: wire.Dialect | None = None
@@ -165,8 +116,7 @@ class Gr00tServer:
         future.add_done_callback(answer)
 
     def _reply(self, route: list[bytes], value: Any, dialect: wire.Dialect | None) -> None:
-        self._answers.put([*route, wire.encode(value, dialect or "gr00t", self._settings.max_bytes)])
-        self._bell.ring()
+        self._put([*route, wire.encode(value, dialect or "gr00t", self._settings.max_bytes)])
 
 
 def action_map(contract: Contract, chunk: ActionChunk, flat: bool) -> dict[str, Any]:

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import hmac
 import logging
-import queue
-import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import zmq
 
 import cosmos_robot
 from cosmos_robot.errors import InputError, WireError
 from cosmos_robot.serve import wire
-from cosmos_robot.serve.bell import Bell
+from cosmos_robot.serve.listener import Listener
 from cosmos_robot.serve.messages import (
     Cancel,
     Done,
@@ -38,27 +36,10 @@ from cosmos_robot.serve.messages import (
     request_from_wire,
     to_wire,
 )
-from cosmos_robot.serve.service import Service
 
 LOG = logging.getLogger(__name__)
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 TOKEN_LETTERS: Final = 16
-
-_KEPT: Final[set[zmq.Context[Any]]] = set()
-"""Contexts in use: one that the garbage collector found with a socket still open would wait for ever."""
-
-
-def kept_context() -> zmq.Context[Any]:
-    """A context that lives until ``end_context``, whoever forgets it."""
-    context = zmq.Context()
-    _KEPT.add(context)
-    return context
-
-
-def end_context(context: zmq.Context[Any], linger_ms: int) -> None:
-    """Close its sockets, wait until their ports are free, and let it go."""
-    context.destroy(linger=linger_ms)
-    _KEPT.discard(context)
 
 
 @dataclass(frozen=True)
@@ -87,64 +68,11 @@ def check_exposure(host: str, port: int, token: str) -> None:
         )
 
 
-class ZmqServer:
+class ZmqServer(Listener[ServerSettings]):
     """The network side of a service. ``start`` listens on a thread of its own; ``close`` ends it."""
 
-    def __init__(self, service: Service, settings: ServerSettings):
-        self._service, self._settings = service, settings
-        self._answers: queue.SimpleQueue[tuple[bytes, bytes]] = queue.SimpleQueue()
-        self._bell = Bell()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="zmq", daemon=True)
-        self.address = ""
-
-    def start(self) -> str:
-        """Listen. Returns the address; raises InputError if it cannot be had."""
-        host, port = self._settings.host, self._settings.port
-        self._context = kept_context()
-        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-        options = {zmq.LINGER: 1000, zmq.MAXMSGSIZE: self._settings.max_bytes, zmq.RCVHWM: 64, zmq.SNDHWM: 64}
-        for option, value in {**options, zmq.ROUTER_HANDOVER: 1}.items():
-            self._socket.setsockopt(option, value)
-        try:
-            self._socket.bind(f"tcp://{host}:{port or '*'}")
-        except zmq.ZMQError as error:
-            end_context(self._context, linger_ms=0)
-            raise InputError(f"cannot listen on tcp://{host}:{port}: {error}; choose another port") from error
-        self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._thread.start()
-        return self.address
-
-    def close(self) -> None:
-        """Send what is answered, stop listening. Safe to call twice."""
-        if self._closing.is_set():
-            return
-        self._closing.set()
-        self._bell.ring()
-        if self._thread.is_alive():
-            self._thread.join(5)
-            end_context(self._context, linger_ms=1000)
-        self._bell.close()
-
-    def __enter__(self) -> ZmqServer:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _serve(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._bell.fileno(), zmq.POLLIN)
-        while not self._closing.is_set():
-            ready = dict(poller.poll(1000))
-            if self._bell.fileno() in ready:
-                self._bell.quiet()
-            self._send_answers()
-            if self._socket in ready:
-                self._read()
-        self._send_answers()
+    name = "zmq"
+    options: ClassVar[dict[int, int]] = {zmq.RCVHWM: 64, zmq.SNDHWM: 64, zmq.ROUTER_HANDOVER: 1}
 
     def _read(self) -> None:
         """Every message that is there now, at most a handful, so that answers are not kept waiting."""
@@ -218,16 +146,4 @@ class ZmqServer:
         except WireError as error:
             LOG.exception("an answer cannot be sent")
             data = wire.encode(to_wire(Failure("internal", str(error)), id or "-"))
-        self._answers.put((peer, data))
-        self._bell.ring()
-
-    def _send_answers(self) -> None:
-        while True:
-            try:
-                peer, data = self._answers.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                self._socket.send_multipart([peer, data], zmq.NOBLOCK, copy=False)
-            except zmq.ZMQError as error:
-                LOG.warning("a client is gone or does not read; its answer is dropped (%s)", error)
+        self._put([peer, data])
