@@ -17,7 +17,7 @@ from cosmos_robot.backbone.cosmos3.sampler import Given, draw_noise, sample
 from cosmos_robot.backbone.cosmos3.text import prompt_tokens
 from cosmos_robot.backbone.cosmos3.text_cache import TextStore
 from cosmos_robot.errors import ContractError
-from cosmos_robot.latent_frames.pictures import FrameEncoder
+from cosmos_robot.latent_frames.pictures import frame_encoder
 from cosmos_robot.policies.latent_frames import LatentFrameModel
 
 TEXT_BYTES = 2**30
@@ -33,8 +33,7 @@ class Cosmos3FrameBackbone:
         if model.sampler.guidance != 1:
             raise ContractError(f"model.sampler.guidance is {model.sampler.guidance}; latent frames are sampled with 1")
         self.checkpoint, self.source = checkpoint, f"cosmos3:{checkpoint.name}"
-        place = model.canvas.placements[0].to
-        self.frames = FrameEncoder(checkpoint.vae, (place.height, place.width))
+        self.frames = frame_encoder(checkpoint.vae, model)
         self.texts = TextStore(self._encode_prompt, TEXT_BYTES)
 
     def encode(self, pictures: Sequence[NDArray[np.uint8] | None]) -> Tensor:

@@ -19,7 +19,7 @@ from cosmos_robot.backbone.predict2.network import Given
 from cosmos_robot.backbone.predict2.sampler import sample
 from cosmos_robot.contract import Contract
 from cosmos_robot.latent_frames.layout import ValueMode
-from cosmos_robot.latent_frames.pictures import FrameEncoder
+from cosmos_robot.latent_frames.pictures import frame_encoder
 from cosmos_robot.policies.latent_frames import (
     LatentFrameModel,
     LatentFramePolicy,
@@ -33,8 +33,7 @@ class Predict2Backbone:
 
     def __init__(self, checkpoint: Checkpoint):
         self.checkpoint, self.source = checkpoint, f"predict2:{checkpoint.name}"
-        place = checkpoint.contract.model.canvas.placements[0].to
-        self.frames = FrameEncoder(checkpoint.vae, (place.height, place.width))
+        self.frames = frame_encoder(checkpoint.vae, checkpoint.contract.model)
         levels_of(checkpoint.contract.model.sampler)
 
     def encode(self, pictures: Sequence[NDArray[np.uint8] | None]) -> Tensor:

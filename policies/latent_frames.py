@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cosmos_robot.actions.codec import Codec, state_vector
-from cosmos_robot.contract import Contract
+from cosmos_robot.contract import WHOLE_CANVAS, Contract
 from cosmos_robot.errors import ContractError, InputError
 from cosmos_robot.images import CanvasComposer, canvas_parts
 from cosmos_robot.latent_frames.fill import action_rows, future_state, injected, values
@@ -70,7 +70,7 @@ class LatentFrameModel:
     @property
     def cameras(self) -> tuple[str, ...]:
         """The cameras that are read; none for a blind checkpoint."""
-        return tuple(self._placed) if self.contract.model.sees else ()
+        return tuple(dict.fromkeys(self._placed)) if self.contract.model.sees else ()
 
     def canvas(self, observation: Observation) -> NDArray[np.uint8]:
         """The pictures (H, W, 3) that the model is shown for ``observation``, side by side."""
@@ -173,8 +173,10 @@ class LatentFrameModel:
 
     def _slots(self, canvases: NDArray[np.uint8], count: int) -> list[NDArray[np.uint8] | None]:
         """What the first ``count`` frames show for canvases (B, H, W, 3): a camera's pictures of now, or black."""
-        parts = [canvas_parts(self.contract.model.canvas, c) for c in canvases]
-        shown = {name: np.stack([p[i] for p in parts]) for i, name in enumerate(self._placed)}
+        shown = {WHOLE_CANVAS: canvases}
+        if WHOLE_CANVAS not in self.layout:
+            parts = [canvas_parts(self.contract.model.canvas, c) for c in canvases]
+            shown = {name: np.stack([p[i] for p in parts]) for i, name in enumerate(self._placed)}
         return [shown.get(slot) for slot in self.layout.slots[:count]]
 
     def _future(self, latents: Tensor, canvas: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -188,6 +190,8 @@ class LatentFrameModel:
         whole = shown.clone()
         whole[:, frames] = latents[:, frames]
         pictures = dict(zip(layout.future_cameras, self.backbone.decode(whole[None], frames)[0], strict=True))
+        if WHOLE_CANVAS in pictures:
+            return pictures[WHOLE_CANVAS]
         for place in self.contract.model.canvas.placements:
             if place.camera in pictures:
                 box = place.to

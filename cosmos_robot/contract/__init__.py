@@ -12,6 +12,7 @@ from cosmos_robot.contract.compare import Difference, Verdict, compatible, diffe
 from cosmos_robot.contract.document import CONTRACT_FILE, CONTRACT_VERSION, Contract, read_contract
 from cosmos_robot.contract.library import contract_names, load_contract, load_robot, robot_names
 from cosmos_robot.contract.model import (
+    WHOLE_CANVAS,
     Backbone,
     Box,
     CanvasSpec,
@@ -49,6 +50,7 @@ __all__ = [
     "CONTRACT_VERSION",
     "NEEDED_STATISTICS",
     "ROTATION_WIDTHS",
+    "WHOLE_CANVAS",
     "Backbone",
     "Box",
     "CameraSpec",

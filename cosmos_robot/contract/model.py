@@ -20,6 +20,10 @@ MOST_ROWS: Final = 1024
 MOST_STEPS: Final = 1000
 
 
+WHOLE_CANVAS: Final = "pictures"
+"""The latent frame of a whole canvas."""
+
+
 class Box(Spec):
     """A pixel rectangle: rows top..top+height, columns left..left+width."""
 
@@ -175,7 +179,10 @@ class ModelSpec(Spec):
     state_row: whether the state rides along as one clean action row. history_rows: past commands before it.
     actions_per_frame: action rows per frame of video; with 1 the video has chunk + 1 frames.
     frames: what each latent frame holds, in order, of ``predict2`` and of a ``cosmos3`` trained so: "blank", "state",
-    "action", "value", a camera's name, and "future state" or "future CAMERA" for the same after the chunk.
+    "action", "value", a camera's name, and "future state" or "future CAMERA" for the same after the chunk. On a canvas
+    that is one picture, "pictures" stands for all of it instead of cameras.
+    frame_encoding: whether latent frames are one causal video (``video``: the first of one picture, the others of four
+    copies each), or each the first of a video of its own (``stills``).
     fps: frames per second told to the model, the robot's rate if None.
     action_space, state_space: None where the model speaks the robot's own numbers.
     sees: False for a blind control, which reads a black canvas whatever the cameras show.
@@ -192,6 +199,7 @@ class ModelSpec(Spec):
     history_rows: int = Field(default=0, ge=0, le=MOST_ROWS)
     actions_per_frame: int = Field(default=1, gt=0)
     frames: tuple[str, ...] = ()
+    frame_encoding: Literal["video", "stills"] = "video"
     fps: float | None = Field(default=None, gt=0)
     sees: bool = True
     action_space: ModelSpace | None = None
@@ -210,6 +218,13 @@ class ModelSpec(Spec):
             raise ValueError(f"domain_id={self.domain_id}: cosmos3 needs one, and no other backbone has one")
         if self.backbone == "predict2" and not self.frames:
             raise ValueError("frames: predict2 needs the order of its latent frames")
-        if (self.canvas.arrangement == "frames") != bool(self.frames):
-            raise ValueError("canvas.arrangement 'frames' and the order of latent frames go together: set both or none")
+        if self.canvas.arrangement == "frames" and not self.frames:
+            raise ValueError(
+                "canvas.arrangement is 'frames', but the order of latent frames is empty; give it in frames"
+            )
+        if self.frames and (self.canvas.arrangement == "one_picture") != (WHOLE_CANVAS in self.frames):
+            raise ValueError(
+                f"frames {list(self.frames)} on a canvas of arrangement {self.canvas.arrangement!r}: {WHOLE_CANVAS!r} "
+                "stands for a canvas that is 'one_picture', cameras for one whose arrangement is 'frames'"
+            )
         return self

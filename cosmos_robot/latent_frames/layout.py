@@ -1,7 +1,8 @@
 """What each latent frame holds, and which of them a mode is given. No torch.
 
-A layout is the contract's ``frames``: ``blank``, ``state``, ``action``, ``value``, a camera's name, and ``future
-state`` or ``future CAMERA`` for the same at the end of the chunk, in any order, for any robot.
+A layout is the contract's ``frames``: ``blank``, ``state``, ``action``, ``value``, a camera's name (or ``pictures`` for
+a canvas that shows them all), and ``future state`` or ``future CAMERA`` for the same at the end of the chunk, in any
+order, for any robot.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from cosmos_robot.contract import Contract
+from cosmos_robot.contract import WHOLE_CANVAS, Contract
 from cosmos_robot.errors import ContractError, InputError, UnknownNameError
 
 FrameMode = Literal["policy", "world_model", "value", "value_of_future", "q_value"]
@@ -74,7 +75,7 @@ class FrameLayout:
 
     @property
     def cameras(self) -> tuple[str, ...]:
-        """Cameras before the chunk, in the order of their frames."""
+        """Cameras before the chunk, in the order of their frames; a whole canvas counts as one."""
         return tuple(s for s in self.slots if s not in _OWN and not s.startswith(FUTURE))
 
     @property
@@ -115,9 +116,7 @@ def layout_of(contract: Contract) -> FrameLayout:
     model, layout = contract.model, FrameLayout(contract.model.frames)
     if not model.frames:
         raise ContractError(f"model.frames of {model.name!r} is empty: it says nothing of latent frames")
-    if model.canvas.arrangement != "frames":
-        raise ContractError(f"model.canvas.arrangement is {model.canvas.arrangement!r}; latent frames need 'frames'")
-    placed = {p.camera for p in model.canvas.placements}
+    placed = {WHOLE_CANVAS} if WHOLE_CANVAS in layout else {p.camera for p in model.canvas.placements}
     strange = [camera for camera in layout.cameras if camera not in placed]
     if strange:
         raise ContractError(f"model.frames: {strange[0]!r} has no place on the canvas; placed are {sorted(placed)}")

@@ -1,13 +1,14 @@
 """Pictures to latent frames and back, with a Wan autoencoder, 2.1 or 2.2: one black or shown picture a frame.
 
-The first latent frame is one picture, every other four times the same one. The autoencoder looks back and never ahead:
-so only frames up to the last known picture are encoded, and the black ones that they start with are encoded once.
+As a video, the first latent frame is one picture, every other four times the same one. The autoencoder looks back and
+never ahead: so only frames up to the last known picture are encoded, and the black ones that they start with only
+once. As stills, each frame is the first of a video of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,7 +17,8 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import patchify
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cosmos_robot.backbone.cosmos3.latents import decode, to_pixels
+from cosmos_robot.backbone.cosmos3.latents import decode, encode_first_frame, to_pixels
+from cosmos_robot.contract import WHOLE_CANVAS, ModelSpec
 from cosmos_robot.errors import CheckpointError, InputError
 
 Pictures = Sequence[NDArray[np.uint8] | None]
@@ -24,7 +26,7 @@ Pictures = Sequence[NDArray[np.uint8] | None]
 
 
 class FrameEncoder:
-    """Latent frames of one autoencoder for pictures of one size (height, width)."""
+    """Latent frames of one autoencoder for pictures of one size (height, width), as one video."""
 
     def __init__(self, vae: AutoencoderKLWan, size: tuple[int, int]):
         config = vae.config
@@ -41,13 +43,7 @@ class FrameEncoder:
     @torch.no_grad()
     def encode(self, pictures: Pictures) -> Tensor:
         """(B, C, L, h, w) float32, standardised, L = len(pictures). Raises InputError for pictures of another size."""
-        shown = [p for p in pictures if p is not None]
-        batch = len(shown[0]) if shown else 1
-        for picture in shown:
-            if picture.shape != (batch, *self.size, 3) or picture.dtype != np.uint8:
-                raise InputError(
-                    f"encode: expected uint8 {(batch, *self.size, 3)}, got {picture.dtype} {picture.shape}"
-                )
+        batch = self._batch(pictures)
         first = next((i for i, p in enumerate(pictures) if p is not None), len(pictures))
         frames, memory = self._after_black(first)
         frames = [f.expand(batch, *f.shape[1:]) for f in frames]
@@ -62,6 +58,17 @@ class FrameEncoder:
         four (cosmos_utils.py). Frames after the last are not decoded."""
         video = decode(self.vae, latents[:, :, : max(frames) + 1])
         return video[:, [4 * (frame - 1) + 1 if frame else 0 for frame in frames]]
+
+    def _batch(self, pictures: Pictures) -> int:
+        """How many pictures each shown frame has, 1 if none is shown; those that do not fit are refused."""
+        shown = [p for p in pictures if p is not None]
+        batch = len(shown[0]) if shown else 1
+        for picture in shown:
+            if picture.shape != (batch, *self.size, 3) or picture.dtype != np.uint8:
+                raise InputError(
+                    f"encode: expected uint8 {(batch, *self.size, 3)}, got {picture.dtype} {picture.shape}"
+                )
+        return batch
 
     def _after_black(self, count: int) -> tuple[list[Tensor], list[Any]]:
         """``count`` black frames of one sample, before the last layer, and what the encoder remembers after them."""
@@ -87,3 +94,35 @@ class FrameEncoder:
             for v in (config.latents_mean, config.latents_std)
         )
         return (moments[:, : config.z_dim].float() - mean) / std
+
+
+class StillEncoder(FrameEncoder):
+    """Latent frames that know nothing of each other."""
+
+    @torch.no_grad()
+    def encode(self, pictures: Pictures) -> Tensor:
+        """As ``FrameEncoder``."""
+        batch, frames = self._batch(pictures), []
+        for picture in pictures:
+            shown = self._black() if picture is None else encode_first_frame(self.vae, picture)
+            frames.append(shown.expand(batch, *shown.shape[1:]))
+        return torch.cat(frames, dim=2)
+
+    def decode(self, latents: Tensor, frames: Sequence[int]) -> NDArray[np.uint8]:
+        """As ``FrameEncoder``."""
+        return np.stack([decode(self.vae, latents[:, :, frame : frame + 1])[:, 0] for frame in frames], axis=1)
+
+    def _black(self) -> Tensor:
+        if 1 not in self._dark:
+            black = encode_first_frame(self.vae, np.zeros((1, *self.size, 3), np.uint8))
+            self._dark[1] = [black], []
+        return self._dark[1][0][0]
+
+
+_ENCODERS: dict[Literal["video", "stills"], type[FrameEncoder]] = {"video": FrameEncoder, "stills": StillEncoder}
+
+
+def frame_encoder(vae: AutoencoderKLWan, model: ModelSpec) -> FrameEncoder:
+    """The encoder of a contract's latent frames."""
+    place = model.canvas if WHOLE_CANVAS in model.frames else model.canvas.placements[0].to
+    return _ENCODERS[model.frame_encoding](vae, (place.height, place.width))

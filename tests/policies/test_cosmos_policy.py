@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from cosmos_robot.backbone.cosmos3.load import load_checkpoint as load_cosmos3
 from cosmos_robot.backbone.cosmos3.untrained import save_untrained
 from cosmos_robot.backbone.predict2.load import load_checkpoint, save_checkpoint
 from cosmos_robot.backbone.predict2.text import TextEmbeddings
@@ -23,6 +24,7 @@ from cosmos_robot.policies import conformance, conformance_video, load_policy, l
 from cosmos_robot.policies.conformance import INSTRUCTIONS, some_observation
 from cosmos_robot.policies.conformance_value import VALUE_CHECKS, run_value
 from cosmos_robot.policies.conformance_video import some_chunk
+from cosmos_robot.policies.cosmos3_frames import cosmos3_frame_model
 from cosmos_robot.policies.cosmos_policy import cosmos_policy_model
 from cosmos_robot.policies.latent_frames import (
     LatentFrameModel,
@@ -116,6 +118,46 @@ def test_the_same_verbs_over_cosmos3(flow_folder: Path) -> None:
     assert VALUE_CHECKS["values_are_shares"](world, value) is None
     assert isinstance(load_policy(flow_folder), LatentFramePolicy)
     assert isinstance(load_value_model(flow_folder), LatentFrameValueModel)
+
+
+WHOLE = ("state", "pictures", "action", "future state", "future pictures", "value")
+
+
+@pytest.fixture(scope="session")
+def whole_folder(tmp_path_factory: pytest.TempPathFactory, flow_folder: Path) -> Path:
+    """All cameras in one latent frame, each frame encoded by itself, two cells to a token's side."""
+    contract = Contract.load(flow_folder)
+    canvas = contract.model.canvas.model_dump() | {"arrangement": "one_picture", "height": 32, "width": 64}
+    changes = {"canvas": canvas, "frames": WHOLE, "frame_encoding": "stills"}
+    whole = Contract(robot=contract.robot, model=ModelSpec.model_validate(contract.model.model_dump() | changes))
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2}
+    patches = {"latent_patch_size": 2, "patch_latent_dim": 4 * 48}
+    return save_untrained(tmp_path_factory.mktemp("checkpoints") / "whole", whole, INSTRUCTIONS, **sizes, **patches)
+
+
+def test_a_whole_canvas_in_one_frame(whole_folder: Path) -> None:
+    world = load_world_model(whole_folder)
+    conformance.run(lambda: LatentFramePolicy(world.model))
+    conformance_video.run_world(lambda: world)
+    run_value(lambda: (world, LatentFrameValueModel(world.model)))
+
+
+def test_stills_know_nothing_of_each_other(whole_folder: Path) -> None:
+    encoder = cosmos3_frame_model(load_cosmos3(whole_folder, dtype=torch.float32)).backbone.frames
+    rng = np.random.default_rng(0)
+    first, second = rng.integers(0, 256, (2, 1, 32, 64, 3), np.uint8)
+    latents = encoder.encode([first, None, second])
+    assert torch.equal(latents[:, :, 2:], encoder.encode([second]))
+    assert torch.equal(latents[:, :, 1:2], encoder.encode([np.zeros_like(first)]))
+    np.testing.assert_array_equal(encoder.decode(latents, [2])[:, 0], encoder.decode(latents[:, :, 2:], [0])[:, 0])
+
+
+def test_frames_and_canvas_must_agree(whole_folder: Path) -> None:
+    model = Contract.load(whole_folder).model.model_dump()
+    with pytest.raises(ValueError, match="pictures"):
+        ModelSpec.model_validate(model | {"frames": FRAMES})
+    with pytest.raises(ValueError, match="empty"):
+        ModelSpec.model_validate(model | {"frames": (), "canvas": model["canvas"] | {"arrangement": "frames"}})
 
 
 def test_loaded_by_name(frame_folder: Path) -> None:
