@@ -1,7 +1,8 @@
-"""One recorded demonstration, as a checked value.
+"""One recorded episode, as a checked value.
 
 An episode is a list of decision moments, every ``stride`` control steps. Each row holds what the robot saw then and
-the clean commands that should follow, so a training sample never reaches beyond its own episode.
+the clean commands that should follow (in a rollout: those that did), so a training sample never reaches beyond its own
+episode. A rollout ends with a row without commands: what the robot saw at the end.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from cosmos_robot.contract import RobotSpec
 from cosmos_robot.errors import InputError
 from cosmos_robot.types import Image
 
-Source = Literal["expert", "dagger"]
-SOURCES: tuple[Source, ...] = ("expert", "dagger")
+Source = Literal["expert", "dagger", "rollout"]
+SOURCES: tuple[Source, ...] = ("expert", "dagger", "rollout")
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,10 @@ class EpisodeInfo:
     """Where an episode came from.
 
     suite, task: the task in its simulator's own naming. seed: what the scene was drawn from.
-    source: ``expert`` when the demonstrator drove, ``dagger`` when it only labelled the states of a policy.
-    success: the simulator's own check at the end.
+    source: ``expert`` when the demonstrator drove, ``dagger`` when it only labelled the states of a policy,
+    ``rollout`` when a policy drove and its own commands are kept.
+    success: the simulator's own check at the end. score: how much of the task was done then, 0 to 1; None where it was
+    not asked. policy: who drove a rollout. noise_seeds: the seed of each of its decisions.
     """
 
     suite: str
@@ -36,21 +39,28 @@ class EpisodeInfo:
     seed: int
     source: Source
     success: bool
+    score: float | None = None
+    policy: str = ""
+    noise_seeds: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.source not in SOURCES:
             raise InputError(f"episode source: got {self.source!r}, expected one of {', '.join(SOURCES)}")
+        if self.score is not None and not 0 <= self.score <= 1:
+            raise InputError(f"episode score: got {self.score}, expected a share of the task from 0 to 1")
+        object.__setattr__(self, "noise_seeds", tuple(self.noise_seeds))
 
 
 @dataclass(frozen=True, eq=False)
 class Episode:
-    """One demonstration of N decision moments.
+    """One recorded episode of N moments.
 
     instruction: the task in words.
     images: camera name to (N, H, W, 3) uint8.
     state: (N, Ds) float32, in the units and field order of the robot's spec.
     actions: (N, T, Da) float32, the next T clean commands from each row; what lies past the end is filled in.
-    valid: (N, T) bool, False for the filled-in commands. The first command of each row is valid.
+    valid: (N, T) bool, False for the filled-in commands. The first command of each row is valid, but for the last row
+    of a rollout, which has none.
     info: where the episode came from.
     extras: name to (N, ...) float32, privileged columns that only training may read.
     """
@@ -70,7 +80,7 @@ class Episode:
         set_field(self, "state", _floats("state", self.state, dimensions=2))
         rows = len(self.state)
         set_field(self, "actions", _floats("actions", self.actions, dimensions=3, rows=rows))
-        set_field(self, "valid", _valid(self.valid, self.actions.shape[:2]))
+        set_field(self, "valid", _valid(self.valid, self.actions.shape[:2], self.info.source == "rollout"))
         set_field(
             self,
             "images",
@@ -81,6 +91,11 @@ class Episode:
 
     def __len__(self) -> int:
         return len(self.state)
+
+    @property
+    def decisions(self) -> int:
+        """The rows that have commands: all but the last of a rollout."""
+        return len(self) - (self.info.source == "rollout")
 
     def __reduce__(self):  # read-only mappings cannot be pickled
         parts = (self.instruction, dict(self.images), self.state, self.actions, self.valid, self.info)
@@ -149,12 +164,16 @@ def _floats(
     return _locked(value)
 
 
-def _valid(value: NDArray[np.bool_], shape: tuple[int, ...]) -> NDArray[np.bool_]:
+def _valid(value: NDArray[np.bool_], shape: tuple[int, ...], ends: bool) -> NDArray[np.bool_]:
+    """``value`` checked; with ``ends``, the last row must have no command."""
     value = np.asarray(value)
     if value.dtype != np.bool_ or value.shape != shape:
         raise InputError(f"episode valid: expected {shape} bool, got {value.shape} {value.dtype}")
-    if not value[:, 0].all():
-        raise InputError(f"episode valid: row {int(np.argmin(value[:, 0]))} has no valid command")
+    first = value[: len(value) - ends, 0]
+    if not first.all():
+        raise InputError(f"episode valid: row {int(np.argmin(first))} has no valid command")
+    if ends and (value[-1].any() or not len(first)):
+        raise InputError(f"episode valid: a rollout ends with a row without commands; got {value[-1].tolist()}")
     return _locked(value)
 
 

@@ -54,20 +54,22 @@ def write_dataset(
     robot: RobotSpec,
     *,
     stride: int,
+    fps: int | None = None,
     notes: Mapping[str, Any] | None = None,
     total: int | None = None,
     progress: bool = False,
 ) -> Path:
     """Write ``episodes`` of ``robot`` to ``folder`` and return it.
 
-    stride: control steps between rows; the dataset's rate is ``robot.rate_hz / stride``, a whole number for LeRobot.
+    stride: control steps between rows. fps: the dataset's rate; ``robot.rate_hz / stride`` where not given, which then
+    must be a whole number, for LeRobot.
     notes: anything JSON can hold, kept in the sidecar. total: number of episodes, for the progress bar.
     All episodes share chunk length and extras. Raises InputError otherwise, and CheckpointError if ``folder`` or a
     half-written one is there: nothing is overwritten.
     """
     folder = Path(folder)
     require_absent(folder)
-    fps = _frames_per_second(robot, stride)
+    fps = _frames_per_second(robot, stride) if fps is None else fps
     about = {"stride": stride, "notes": _json(notes or {})}
     partial = partial_of(folder)
     writer = _Writer(partial, robot, fps)

@@ -163,7 +163,7 @@ def _build_frames(source: EpisodeSource, contract: Contract, folder: Path, progr
         for index in track(range(len(source)), "composing canvases", disable=not progress):
             episode = source[index]
             require_robot(episode, contract.robot)
-            for row in range(len(episode)):
+            for row in range(episode.decisions):
                 pictures = {name: frames[row] for name, frames in episode.images.items()}
                 file.write(place_on_canvas(canvas, pictures, orientations))
             code = instructions.setdefault(episode.instruction, len(instructions))
@@ -176,10 +176,10 @@ def _build_frames(source: EpisodeSource, contract: Contract, folder: Path, progr
 
 
 def _episode_columns(episode: Episode, contract: Contract, index: int, instruction: int) -> dict[str, NDArray]:
-    rows, chunk = len(episode), contract.model.chunk
+    rows, chunk = episode.decisions, contract.model.chunk
     if episode.actions.shape[1] < chunk:
         raise InputError(f"episode {index}: {episode.actions.shape[1]} commands per row, the model predicts {chunk}")
-    extras = episode.extras
+    extras = {name: value[:rows] for name, value in episode.extras.items()}
     missing = np.full((rows, 3), np.nan, np.float32)
 
     def number(name: str) -> NDArray[np.int16]:
@@ -188,9 +188,9 @@ def _episode_columns(episode: Episode, contract: Contract, index: int, instructi
     classes = np.asarray(extras.get("object_class", np.full((rows, 0), -1))).astype(np.int16)
     cells, seen = _object_cells(contract, episode, classes >= 0)
     return {
-        "state": episode.state,
-        "actions": episode.actions[:, :chunk],
-        "valid": episode.valid[:, :chunk],
+        "state": episode.state[:rows],
+        "actions": episode.actions[:rows, :chunk],
+        "valid": episode.valid[:rows, :chunk],
         "instruction": np.full(rows, instruction, np.int32),
         "episode": np.full(rows, index, np.int32),
         "validation": np.full(rows, index % VALIDATION_EVERY == 0),
@@ -216,6 +216,7 @@ def _object_cells(contract: Contract, episode: Episode, filled: NDArray[np.bool_
         uv = episode.extras.get(f"object_uv_{placement.camera}")
         if uv is None:
             continue
+        uv = uv[:rows]
         camera, crop, to = contract.robot.camera(placement.camera), placement.crop, placement.to
         down = (uv[..., 1] * camera.height - crop.top) / crop.height
         right = (uv[..., 0] * camera.width - crop.left) / crop.width
