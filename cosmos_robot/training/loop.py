@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from torch import Tensor
 
@@ -16,6 +16,7 @@ from cosmos_robot.training.optimise import learning_rate
 from cosmos_robot.training.session import Budget, Every, RunFolder, interrupted, progress_bar, stop_on_interrupt
 
 LOG_EVERY = 20
+Schedule = Literal["cosine", "linear"]
 
 
 class Learner(Protocol):
@@ -35,13 +36,14 @@ class Learner(Protocol):
 
 @dataclass(frozen=True)
 class Cycle:
-    """One learning-rate cycle, see ``config.Stage``."""
+    """One learning-rate cycle, see ``config.Stage``. schedule: the way from ``lr`` down to ``final_lr`` of it."""
 
     name: str
     budget: Budget
     lr: float
     warmup: int
     final_lr: float
+    schedule: Schedule = "cosine"
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def _run_cycle(learner, folder: RunFolder, cycles, at: _Position, pace: Pace, st
     validate_due, values = Every(pace.validate_seconds), defaultdict(list)
     while not stop.is_set() and (share := cycle.budget.progress(at.seconds, at.cycle_step)) < 1:
         begun = time.monotonic()
-        rate = learning_rate(cycle.lr, cycle.final_lr, cycle.warmup, at.cycle_step, share)
+        rate = learning_rate(cycle.lr, cycle.final_lr, cycle.warmup, at.cycle_step, share, cycle.schedule)
         for name, value in learner.train_step(at.cycle, at.step, rate).items():
             values[name].append(float(value))
         at.step, at.cycle_step, at.seconds = at.step + 1, at.cycle_step + 1, at.seconds + time.monotonic() - begun

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -71,11 +72,14 @@ def adamw(parameters: Iterable[nn.Parameter], weight_decay: float) -> torch.opti
     return torch.optim.AdamW([g for g in groups if g["params"]], lr=0.0, betas=(0.9, 0.99), fused=True)
 
 
-def learning_rate(peak: float, final: float, warmup: int, step: int, progress: float) -> float:
+def learning_rate(
+    peak: float, final: float, warmup: int, step: int, progress: float, schedule: Literal["cosine", "linear"] = "cosine"
+) -> float:
     """Rate at ``step`` (counted from 0) of a cycle that is ``progress`` (0..1) done: linear warm-up over ``warmup``
-    steps, times a cosine from ``peak`` to ``final * peak``."""
-    cosine = final + (1 - final) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
-    return peak * cosine * min(1.0, (step + 1) / max(warmup, 1))
+    steps, times a cosine or a line from ``peak`` to ``final * peak``."""
+    done = min(progress, 1.0)
+    left = (1 + math.cos(math.pi * done)) / 2 if schedule == "cosine" else 1 - done
+    return peak * (final + (1 - final) * left) * min(1.0, (step + 1) / max(warmup, 1))
 
 
 def step(optimizer: torch.optim.Optimizer, rate: float, clip: float) -> float:
