@@ -120,7 +120,7 @@ def join_caches(contract: Contract, caches: Sequence[FrameCache], latents: Seque
     def column(name: str) -> NDArray:
         return np.concatenate([getattr(cache, name) for cache in caches])
 
-    cells, seen = zip(*(_pointed(cache) for cache in caches), strict=True)
+    cells, seen = zip(*(pointed(cache) for cache in caches), strict=True)
     state, actions = codec.encode_state(column("state")), codec.encode_actions(column("actions"))
     require_bounded(state, largest, "training states")
     require_bounded(actions[column("valid")], largest, "training actions")
@@ -136,13 +136,13 @@ def join_caches(contract: Contract, caches: Sequence[FrameCache], latents: Seque
         phase=column("phase"),
         cells=np.concatenate(cells),
         seen=np.concatenate(seen),
-        offset=_offsets(contract.robot, hand_field, column("state"), column("target_xyz"), column("goal_xyz")),
+        offset=hand_offsets(contract.robot, hand_field, column("state"), column("target_xyz"), column("goal_xyz")),
         _latents=tuple(latents),
         _starts=starts[:-1],
     )
 
 
-def _pointed(cache: FrameCache) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+def pointed(cache: FrameCache) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Cells (N, P, 2, 2) of target and goal and whether they are seen (N, P, 2)."""
     count, placements, slots, _ = cache.object_cells.shape
     cells = np.zeros((count, placements, 2, 2), np.float32)
@@ -155,7 +155,7 @@ def _pointed(cache: FrameCache) -> tuple[NDArray[np.float32], NDArray[np.bool_]]
     return cells, seen
 
 
-def _offsets(robot: RobotSpec, hand_field: str, state, target, goal) -> NDArray[np.float32]:
+def hand_offsets(robot: RobotSpec, hand_field: str, state, target, goal) -> NDArray[np.float32]:
     """(N, 2, 3) metres from the hand to target and goal."""
     points = np.stack([target, goal], axis=1)
     if not np.isfinite(points).any():
