@@ -1,0 +1,94 @@
+"""Commands that are not the ones that were run: what a world model that follows commands must answer differently.
+
+Only the motion is falsified in ``zero``: the gripper holds what it was told first. Everything stays within the robot's
+command range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cosmos_robot.actions.codec import action_column
+from cosmos_robot.contract import RobotSpec
+from cosmos_robot.envs.base import action_range
+from cosmos_robot.errors import InputError
+
+Rows = NDArray[np.float64]
+
+KINDS = ("zero", "shuffled", "mirrored", "shifted")
+"""zero: no motion, the gripper as first commanded; where commands are targets, the first target is kept. shuffled: the
+rows of the whole episode in random order, as many as the window has; the rows of one window in another order would add
+up to the same motion. mirrored: each motion turned round, the gripper opened where it was closed; targets are mirrored
+at the first. shifted: what was commanded one window later, or earlier at the episode's end."""
+
+SCALES = (1 / 16, 0.25, 0.5, 2.0, 4.0, 16.0)
+"""Factors by which motions are scaled, to find a model that is told them at the wrong scale."""
+
+
+def falsified(robot: RobotSpec, commands: Rows, start: int, length: int, seed: int) -> Mapping[str, Rows | None]:
+    """Each kind to its rows (length, D) for the window at ``start`` of an episode's ``commands`` (N, D); None where the
+    episode is too short for it, or where it is what was really commanded.
+
+    seed: of the shuffle. Raises InputError for a window outside the episode.
+    """
+    if not 0 <= start <= start + length <= len(commands) or length < 1:
+        raise InputError(f"window of {length} rows at {start}: the episode has {len(commands)}")
+    true = commands[start : start + length]
+    order = np.random.default_rng([seed, start]).permutation(len(commands))[:length]
+    found = {
+        "zero": _still(robot, true),
+        "shuffled": commands[order],
+        "mirrored": _mirrored(robot, true),
+        "shifted": _shifted(commands, start, length),
+    }
+    return {kind: None if rows is None or np.allclose(rows, true, atol=1e-9) else rows for kind, rows in found.items()}
+
+
+def scaled(robot: RobotSpec, true: Rows, factor: float) -> Rows:
+    """``true`` (T, D) with its motions times ``factor``, unclipped: this goes to a model, never to a robot. Targets are
+    scaled about the first."""
+    motion = motion_columns(robot)
+    out = true.copy()
+    origin = true[:1] if robot.action_reference == "absolute" else np.zeros_like(true[:1])
+    out[:, motion] = (origin + factor * (true - origin))[:, motion]
+    return out
+
+
+def motion_columns(robot: RobotSpec) -> list[int]:
+    """The columns of a command that are no gripper's."""
+    return [i for i in range(robot.action_width) if i not in gripper_columns(robot)]
+
+
+def gripper_columns(robot: RobotSpec) -> list[int]:
+    """The columns of a command that are a gripper's."""
+    return [action_column(robot, name) for name in robot.gripper.fields] if robot.gripper else []
+
+
+def standing(robot: RobotSpec, last: Rows, count: int) -> Rows:
+    """(count, D) commands after which the robot stays where ``last`` (D,) brought it, its gripper told the same."""
+    rows = np.tile(last, (count, 1))
+    if robot.action_reference == "per_step":
+        rows[:, motion_columns(robot)] = 0
+    return rows
+
+
+def _still(robot: RobotSpec, true: Rows) -> Rows:
+    return standing(robot, true[0], len(true))
+
+
+def _mirrored(robot: RobotSpec, true: Rows) -> Rows:
+    out = scaled(robot, true, -1.0)
+    if robot.gripper:
+        columns = gripper_columns(robot)
+        out[:, columns] = robot.gripper.open_value + robot.gripper.closed_value - true[:, columns]
+    return np.clip(out, *action_range(robot))
+
+
+def _shifted(commands: Rows, start: int, length: int) -> Rows | None:
+    for at in (start + length, start - length):
+        if at >= 0 and at + length <= len(commands):
+            return commands[at : at + length]
+    return None

@@ -1,0 +1,138 @@
+"""What a world model is held against: episodes with what was commanded and what was seen, and windows cut from them.
+
+Axis legend: N commands of an episode, T rows of a chunk, D width of a command, F frames of a window, H W pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cosmos_robot.contract import Contract, RobotSpec
+from cosmos_robot.errors import InputError
+from cosmos_robot.images import compose_canvas
+from cosmos_robot.types import ActionChunk, Image, Observation
+
+Rows = NDArray[np.float64]
+State = Mapping[str, NDArray[np.float64]]
+Pictures = Mapping[str, Image]
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What a robot saw on its way: pictures and states by the steps that had been taken."""
+
+    pictures: Mapping[int, Pictures]
+    states: Mapping[int, State]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One episode.
+
+    name: where it comes from, in words. commands: (N, D) what was run. seen: what it looked like, by step; there may be
+    fewer pictures than steps. success: how it ended, None if nobody knows. replay: runs other rows (k, D) in the
+    simulator from a step of this episode at which a window begins, and returns what was seen by steps taken since then;
+    None for a recording.
+    """
+
+    name: str
+    instruction: str
+    commands: Rows
+    seen: Seen
+    success: bool | None = None
+    replay: Callable[[int, Rows], Seen] | None = None
+
+    def __len__(self) -> int:
+        return len(self.commands)
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """``chunks`` chunks of an episode, from step ``start``."""
+
+    run: Run
+    start: int
+    chunks: int
+
+    @property
+    def key(self) -> str:
+        """A name that no other window has."""
+        return f"{self.run.name} @ {self.start}"
+
+    def observation(self, contract: Contract) -> Observation:
+        """The moment at which the window begins."""
+        seen, rows = self.run.seen, contract.model.history_rows
+        history = self.run.commands[max(0, self.start - rows) : self.start] if rows else None
+        time = self.start / contract.robot.rate_hz
+        return Observation(
+            seen.pictures[self.start], seen.states[self.start], self.run.instruction, time=time, history=history
+        )
+
+    def commands(self, contract: Contract) -> ActionChunk:
+        """What was really run in the window, all chunks of it."""
+        length = self.chunks * contract.model.chunk
+        return as_chunk(contract, self.run.commands[self.start : self.start + length], self.start)
+
+    def truth(self, contract: Contract) -> NDArray[np.uint8]:
+        """(F, H, W, 3): what happened, on the model's canvas, at the frames of a prediction."""
+        steps = frame_steps(contract, self.chunks)
+        return np.stack([compose_canvas(contract, self.run.seen.pictures[self.start + step]) for step in steps])
+
+    def states(self, contract: Contract) -> list[State]:
+        """The state at the beginning of the window and at the end of each chunk, as far as it is known."""
+        steps = (self.start + k * contract.model.chunk for k in range(self.chunks + 1))
+        return [self.run.seen.states[step] for step in steps if step in self.run.seen.states]
+
+
+def frame_stride(contract: Contract) -> int:
+    """Control steps from one frame of a prediction to the next: latent frames show the end of a chunk alone."""
+    return contract.model.chunk if contract.model.frames else contract.model.actions_per_frame
+
+
+def frame_steps(contract: Contract, chunks: int = 1) -> range:
+    """The steps, since a window's beginning, that the frames of its prediction show."""
+    return range(0, chunks * contract.model.chunk + 1, frame_stride(contract))
+
+
+def as_chunk(contract: Contract, rows: Rows, start: int = 0) -> ActionChunk:
+    """Rows (k, D) as commands at the robot's rate, given at step ``start``."""
+    return ActionChunk(rows, contract.robot.rate_hz, start / contract.robot.rate_hz, source="recorded")
+
+
+def windows_of(run: Run, contract: Contract, chunks: int, most: int) -> list[Window]:
+    """At most ``most`` windows of an episode, evenly spread over all places where one fits whole and every frame was
+    seen. Empty where none does."""
+    length, steps = chunks * contract.model.chunk, frame_steps(contract, chunks)
+    fitting = [
+        start
+        for start in sorted(run.seen.pictures)
+        if start + length <= len(run)
+        and start in run.seen.states
+        and all(start + step in run.seen.pictures for step in steps)
+    ]
+    if len(fitting) > most:
+        fitting = [fitting[i] for i in np.linspace(0, len(fitting) - 1, most).round().astype(int)]
+    return [Window(run, start, chunks) for start in fitting]
+
+
+def canvases(contract: Contract, pictures: Sequence[Pictures]) -> NDArray[np.uint8]:
+    """(n, H, W, 3): pictures of several moments as the model would see them."""
+    return np.stack([compose_canvas(contract, seen) for seen in pictures])
+
+
+def state_fields(robot: RobotSpec, row: NDArray[np.floating]) -> dict[str, NDArray[np.float64]]:
+    """A vector of all state fields (Ds,) taken apart. Raises InputError for another width."""
+    if len(row) != robot.state_width:
+        raise InputError(
+            f"state: expected {robot.state_width} numbers, those of {robot.name!r} ({[f.name for f in robot.state]}), "
+            f"got {len(row)}"
+        )
+    ends = np.cumsum([0, *(field.width for field in robot.state)])
+    return {
+        field.name: np.asarray(row[a:b], np.float64)
+        for field, a, b in zip(robot.state, ends[:-1], ends[1:], strict=True)
+    }
