@@ -97,6 +97,10 @@ class AlohaEnv(RobotEnv):
         reward = task.get_reward(self.physics)
         return float(reward), reward == SUCCESS_REWARD, self.control_steps + 1 >= self.step_budget
 
+    def score(self) -> float:
+        """gym-aloha's reward as a share of that of success: touched, lifted, brought together, done."""
+        return float(self._inner._env.task.get_reward(self.physics)) / SUCCESS_REWARD
+
     def _state(self) -> dict[str, NDArray[np.float64]]:
         values = self._inner._env.task.get_qpos(self.physics)
         ends = np.cumsum([field.width for field in self.robot.state])[:-1]

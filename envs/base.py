@@ -26,7 +26,8 @@ from cosmos_robot.types import Image, LazyImages, Observation
 class StepResult:
     """What came of running some actions: the last observation, summed reward, how it ended, steps really taken.
 
-    frames: camera name to the pictures kept on the way, where a film was asked for (``RemoteEnv.execute``).
+    score: how much of the task is done now, as ``RobotEnv.score``. frames: camera name to the pictures kept on the way,
+    where a film was asked for (``RemoteEnv.execute``).
     """
 
     observation: Observation
@@ -35,6 +36,7 @@ class StepResult:
     truncated: bool
     success: bool
     steps: int
+    score: float = 0.0
     frames: Mapping[str, tuple[Image, ...]] = field(default_factory=dict)
 
 
@@ -58,6 +60,7 @@ class RobotEnv(gymnasium.Env):
         self._moment = 0
         self._running = False
         self._closed = False
+        self._succeeded = False
         self.control_steps = 0
         self._make_spaces()
 
@@ -98,6 +101,7 @@ class RobotEnv(gymnasium.Env):
         super().reset(seed=None if seed is None else int(seed))
         self._moment += 1
         self.control_steps = 0
+        self._succeeded = False
         self._reset(dict(options or {}))
         self._running = True
         return self.observe(), {"instruction": self.instruction}
@@ -114,13 +118,31 @@ class RobotEnv(gymnasium.Env):
         self._moment += 1
         reward, success, out_of_time = self._step(action)
         self.control_steps += 1
+        self._succeeded = success
         self._running = not (success or out_of_time)
         info = {"success": success, **self._info()}
         return self.observe(), reward, success, out_of_time and not success, info
 
+    def run(self, rows: NDArray[np.float64], on_step: Callable[[RobotEnv], None] | None = None) -> StepResult:
+        """``execute`` of rows (k, D) that were checked: step by step. An environment that imagines many steps at once
+        may do it otherwise, as long as the end is the same."""
+        total = 0.0
+        for steps, action in enumerate(rows, start=1):
+            observation, reward, terminated, truncated, info = self.step(action)
+            total += float(reward)
+            if on_step is not None:
+                on_step(self)
+            if terminated or truncated:
+                break
+        return StepResult(observation, total, terminated, truncated, bool(info["success"]), steps)
+
     def _info(self) -> dict[str, Any]:
         """What a step's info says beside ``success``: plain values."""
         return {}
+
+    def score(self) -> float:
+        """How much of the task is done now, 0 to 1, and 1 after a success. A task without parts has only these two."""
+        return float(self._succeeded)
 
     def render_camera(self, name: str) -> Image:
         """Draw camera ``name`` now: uint8 (H, W, 3), oriented as the robot's spec says."""
@@ -244,4 +266,4 @@ def execute(env: RobotEnv, values: ArrayLike, on_step: Callable[[RobotEnv], None
             on_step(env)
         if terminated or truncated:
             break
-    return StepResult(observation, total, terminated, truncated, bool(info["success"]), steps)
+    return StepResult(observation, total, terminated, truncated, bool(info["success"]), steps, env.score())

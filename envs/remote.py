@@ -71,6 +71,7 @@ class RemoteEnv(RobotEnv):
         self.control_steps = 0
         self._running = False
         self._moment = 0
+        self._score = 0.0
         self._pending: tuple[str, dict[str, Any]] | None = None
         self._closed = False
         self._worker = _Worker(python, variables or {}, factory)
@@ -116,6 +117,10 @@ class RemoteEnv(RobotEnv):
     def observe(self, cameras: Sequence[str] = ()) -> Observation:
         """The present observation, without stepping, with pictures of ``cameras``."""
         return self._call("observe", cameras=cameras)
+
+    def score(self) -> float:
+        """As ``RobotEnv.score``, when the last answer came."""
+        return self._score
 
     def render_camera(self, name: str) -> Image:
         """Draw one camera now: uint8 (H, W, 3)."""
@@ -231,7 +236,7 @@ class RemoteEnv(RobotEnv):
         return self._worker.pictures.read(result["pictures"][0])
 
     def _observation(self, report: dict[str, Any]) -> Observation:
-        self.control_steps = report["control_steps"]
+        self.control_steps, self._score = report["control_steps"], report["score"]
         self.instruction = report["instruction"]
         sent = {entry["camera"]: self._worker.pictures.read(entry) for entry in report["pictures"]}
         moment = self._moment

@@ -104,7 +104,7 @@ class Host:
                 frames.extend((name, env.control_steps, env.render_camera(name)) for name in film["cameras"])
 
         result = execute(self._env, np.asarray(values), record)
-        outcome = {k: getattr(result, k) for k in ("reward", "terminated", "truncated", "success", "steps")}
+        outcome = {k: getattr(result, k) for k in ("reward", "terminated", "truncated", "success", "steps", "score")}
         return {"observation": self._report(result.observation, cameras, frames), **outcome}
 
     def do_observe(self, cameras: list[str]) -> dict[str, Any]:
@@ -129,6 +129,7 @@ class Host:
             "instruction": observation.instruction,
             "time": observation.time,
             "control_steps": now,
+            "score": self._env.score(),
             "pictures": entries[: len(seen)],
             "frames": entries[len(seen) :],
         }

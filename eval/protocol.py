@@ -118,6 +118,15 @@ class Job:
         """What pairs this episode with the same one of another result of its suite."""
         return self.task, self.init
 
+    @property
+    def init_state(self) -> int | None:
+        """The official initial state to begin from; None for one drawn from the reset's seed."""
+        return self.init
+
+    def reset_seed(self, seed: int) -> int:
+        """The seed of its reset in a run whose seed is ``seed``."""
+        return derive_seed(seed, self, "reset")
+
 
 @contextmanager
 def fields_named() -> Iterator[None]:

@@ -8,15 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cosmos_robot.contract import require_fit
 from cosmos_robot.envs.base import StepResult
 from cosmos_robot.envs.remote import Film as FilmRequest
 from cosmos_robot.envs.remote import RemoteEnv
-from cosmos_robot.errors import InputError, WorkerError
+from cosmos_robot.errors import InputError, RobotError, WorkerError
 from cosmos_robot.eval.films import Film, side_by_side
-from cosmos_robot.eval.protocol import EpisodeRules, Job, derive_seed
+from cosmos_robot.eval.protocol import Job, derive_seed
 from cosmos_robot.eval.results import EpisodeError, EpisodeRecord
 from cosmos_robot.types import ActionChunk, Observation
 
@@ -35,6 +38,9 @@ class Listener:
 
     def on_decision(self, job: Job, step: int, observation: Observation, chunk: ActionChunk, seed: int) -> None:
         """The policy answered ``observation``, made after ``step`` control steps, with ``chunk``."""
+
+    def on_executed(self, job: Job, rows: NDArray[np.float64], result: StepResult) -> None:
+        """The environment has run the first ``result.steps`` of ``rows``."""
 
     def on_episode(self, job: Job, record: EpisodeRecord) -> None:
         """An episode has ended."""
@@ -65,12 +71,14 @@ class Filming:
 class RunSettings:
     """How to run, none of which changes an outcome.
 
+    cameras: those drawn at every decision beside the policy's own, for whoever listens.
     open_seconds, reply_seconds: a worker silent for longer, while it builds an environment or otherwise, is taken for
     dead. variables and factory go to ``RemoteEnv``.
     """
 
     workers: int = 3
     filming: Filming | None = None
+    cameras: tuple[str, ...] = ()
     open_seconds: float = 600.0
     reply_seconds: float = 600.0
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -115,26 +123,43 @@ class _Seat:
     observation: Observation | None = None
     steps: int = 0
     seeds: list[int] = field(default_factory=list)
+    rows: NDArray[np.float64] | None = None
     film: Film | None = None
+
+
+class Rules(Protocol):
+    """What of ``EpisodeRules`` a runner asks for."""
+
+    execute: int
+    seed: int
+    one_at_a_time: bool
+    rate_hz: float
+
+    @property
+    def budget(self) -> int: ...
+
+    @property
+    def env_options(self) -> dict[str, Any]: ...
 
 
 class Runner:
     """Runs episodes under one set of rules with one policy. Any error but a worker's death ends the run."""
 
-    def __init__(self, policy: Policy, rules: EpisodeRules, settings: RunSettings, listeners: Sequence[Listener] = ()):
+    def __init__(self, policy: Policy, rules: Rules, settings: RunSettings, listeners: Sequence[Listener] = ()):
         chunk = policy.contract.model.chunk
         if rules.execute > chunk:
             raise InputError(f"execute={rules.execute} rows per decision, but the policy's chunk has {chunk}")
         self._policy, self._rules, self._settings = policy, rules, settings
         self._listeners = listeners
-        self._cameras = tuple(policy.cameras)
+        self._cameras = tuple(dict.fromkeys((*policy.cameras, *settings.cameras)))
 
     def run(self, jobs: Sequence[Job]) -> list[EpisodeError]:
         """Run all ``jobs``; returns those whose worker died twice. Workers are closed whatever happens."""
         if self._settings.filming:
             self._settings.filming.folder.mkdir(parents=True, exist_ok=True)
         self._queue = JobQueue(jobs)
-        self._last_init = {job.env_name: job.init for job in sorted(jobs, key=lambda job: job.init)}
+        fixed = [job for job in jobs if job.init_state is not None]
+        self._last_init = {job.env_name: job.init for job in sorted(fixed, key=lambda job: job.init)}
         self._seats = [_Seat() for _ in range(min(self._settings.workers, len(jobs)))]
         self._repeated: set[Job] = set()
         self._errors: list[EpisodeError] = []
@@ -168,14 +193,26 @@ class Runner:
         except WorkerError as error:
             self._died(seat, error)
             return
+        except RobotError as error:
+            self._broke(seat, error)
+            return
         if asked == "open":
-            require_fit(self._policy.contract, seat.env.robot)
-            self._require_init_states(seat.env)
+            self._opened(seat)
             self._reset(seat)
         elif asked == "reset":
             self._started(seat, reply[0])
         else:
             self._executed(seat, reply)
+
+    def _opened(self, seat: _Seat) -> None:
+        """A seat has a new environment. Raises ContractError or InputError if it is not what the run needs."""
+        require_fit(self._policy.contract, seat.env.robot)
+        if seat.env.name in self._last_init:
+            self._require_init_states(seat.env)
+
+    def _broke(self, seat: _Seat, error: RobotError) -> None:
+        """The simulation broke under the commands it was given; here that ends the run."""
+        raise error
 
     def _require_init_states(self, env: RemoteEnv) -> None:
         last = self._last_init[env.name]
@@ -202,8 +239,8 @@ class Runner:
             left = self._rules.budget - seat.steps
             filming = self._settings.filming
             film = FilmRequest(filming.every, filming.cameras) if filming else None
-            rows = chunk.values[: min(self._rules.execute, left)]
-            self._ask(seat, "execute", rows, cameras=self._cameras, film=film)
+            seat.rows = chunk.values[: min(self._rules.execute, left)]
+            self._ask(seat, "execute", seat.rows, cameras=self._cameras, film=film)
 
     def _started(self, seat: _Seat, observation: Observation) -> None:
         seat.observation, seat.steps, seat.seeds = observation, 0, []
@@ -217,6 +254,8 @@ class Runner:
     def _executed(self, seat: _Seat, result: StepResult) -> None:
         seat.observation = result.observation
         seat.steps += result.steps
+        for listener in self._listeners:
+            listener.on_executed(seat.job, seat.rows, result)
         if seat.film:
             for frames in zip(*(result.frames[name] for name in self._settings.filming.cameras), strict=True):
                 seat.film.add(side_by_side(frames))
@@ -239,7 +278,7 @@ class Runner:
             ended=ended,
             steps=seat.steps,
             decisions=len(seat.seeds),
-            reset_seed=derive_seed(self._rules.seed, seat.job, "reset"),
+            reset_seed=seat.job.reset_seed(self._rules.seed),
             noise_seeds=tuple(seat.seeds),
             seconds=round(time.monotonic() - seat.began, 2),
             film=film,
@@ -271,8 +310,8 @@ class Runner:
         self._ask(
             seat,
             "reset",
-            seed=derive_seed(self._rules.seed, seat.job, "reset"),
-            options={"init_state": seat.job.init},
+            seed=seat.job.reset_seed(self._rules.seed),
+            options={} if seat.job.init_state is None else {"init_state": seat.job.init_state},
             cameras=tuple(dict.fromkeys(self._cameras + (filming.cameras if filming else ()))),
         )
 
@@ -296,14 +335,17 @@ class Runner:
         if self._deaths >= DEATHS_IN_A_ROW:
             raise WorkerError(f"{self._deaths} workers died in a row without finishing an episode; the last: {error}")
         if job in self._repeated:
-            failure = EpisodeError(suite=job.suite, task=job.task, init=job.init, message=str(error))
-            self._errors.append(failure)
-            for listener in self._listeners:
-                listener.on_error(job, failure)
+            self._give_up(job, error)
         else:
             self._repeated.add(job)
             self._queue.put_back(job)
         self._next_job(seat)
+
+    def _give_up(self, job: Job, error: Exception) -> None:
+        failure = EpisodeError(suite=job.suite, task=job.task, init=job.init, message=str(error))
+        self._errors.append(failure)
+        for listener in self._listeners:
+            listener.on_error(job, failure)
 
     def _leave(self, seat: _Seat) -> None:
         if seat.film:
