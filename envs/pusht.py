@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from cosmos_robot.contract import load_robot
 from cosmos_robot.envs.base import RobotEnv, init_state, require_limits, require_options
@@ -22,7 +22,8 @@ from cosmos_robot.types import Image
 PUSHT = load_robot("pusht")
 SIDE = 512.0
 STEP_BUDGET = 300
-INIT_STATES = 50
+INIT_STATES = 200
+"""gym-pusht's seeds below this are the initial states of evaluation; any other start is drawn from those above."""
 INSTRUCTION = "Push the T-shaped block onto the green outline"
 METRES = 0.001
 """A pixel in the ground truth, which counts in metres."""
@@ -45,12 +46,17 @@ class PushTEnv(RobotEnv):
         self.instruction = INSTRUCTION
         self.settle_steps, self.step_budget = settle_steps, step_budget
         camera = self.robot.cameras[0]
-        self.inner = _build(camera.height, camera.width)
+        self.inner = build_inner(camera.height, camera.width)
         self.seconds = 0.0
 
     def coverage(self) -> float:
         """The share of the outline that the T covers, 0 to 1."""
         return float(self.inner._get_coverage())
+
+    def block_pose(self) -> NDArray[np.float64]:
+        """(3,): x, y and angle of the T's own frame."""
+        block = self.inner.block
+        return np.array([*block.position, block.angle])
 
     def ground_truth(self) -> PushTTruth:
         return PushTTruth(self)
@@ -59,6 +65,17 @@ class PushTEnv(RobotEnv):
         if not self._closed:
             super().close()
             self.inner.close()
+
+    def put(self, disc: ArrayLike, block: ArrayLike, angle: float) -> None:
+        """Lay disc and T (its own frame) somewhere else, at rest; observations made before are void."""
+        inner = self.inner
+        inner.agent.position, inner.agent.velocity = tuple(np.asarray(disc, float)), (0.0, 0.0)
+        inner.block.angle = float(angle)  # turns about the centre of gravity, so the position comes after it
+        inner.block.position = tuple(np.asarray(block, float))
+        inner.block.velocity, inner.block.angular_velocity = (0.0, 0.0), 0.0
+        inner.space.reindex_shapes_for_body(inner.block)
+        inner.space.reindex_shapes_for_body(inner.agent)
+        self._moment += 1
 
     def _reset(self, options: dict[str, Any]) -> None:
         index = init_state(self, options)
@@ -137,7 +154,7 @@ class PushTTruth(GroundTruth):
 
     def recorded_start(self, index: int) -> NDArray[np.float64]:
         """What a fresh gym-pusht starts from."""
-        fresh = _build(8, 8)
+        fresh = build_inner(8, 8)
         fresh.reset(seed=index)
         return _places(fresh)
 
@@ -147,7 +164,8 @@ def _places(inner) -> NDArray[np.float64]:
     return np.array([*inner.agent.position, *inner.block.position, inner.block.angle])
 
 
-def _build(height: int, width: int):
+def build_inner(height: int, width: int):
+    """gym-pusht's own environment, which draws pictures of that size. Raises DependencyError without gym-pusht."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     try:
         with warnings.catch_warnings():
