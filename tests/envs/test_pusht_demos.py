@@ -1,4 +1,4 @@
-"""The scripted demonstrator of PushT: it gets there, from starts that are not evaluation's, and records what is true."""
+"""The scripted demonstrator of PushT: it gets there, not from evaluation's starts, and what it records is true."""
 
 from __future__ import annotations
 
