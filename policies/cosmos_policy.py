@@ -49,7 +49,9 @@ class Predict2Backbone:
     ) -> Tensor:
         """As ``FrameBackbone``; steps: the contract's if None. Raises InputError for a prompt without embedding."""
         levels = levels_of(self.checkpoint.contract.model.sampler, steps)
-        given = Given(latents, clean, self.checkpoint.texts.batch(prompts, latents.device))
+        distinct = list(dict.fromkeys(prompts))
+        texts = self.checkpoint.texts.batch(distinct, latents.device)
+        given = Given(latents, clean, texts, [distinct.index(prompt) for prompt in prompts])
         return sample(self.checkpoint.transformer, given, seeds, levels)
 
 

@@ -6,7 +6,7 @@ rate, and the released code rounds the exponents of the rotary angles to bfloat1
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
@@ -76,11 +76,17 @@ def as_published(network: CosmosTransformer3DModel, rope: Rope = "exact") -> Cos
 @dataclass(frozen=True)
 class Given:
     """What is known of B samples. latents (B, C, L, h, w), of which the ``clean`` (B, L) bool frames are read. text
-    (B, tokens, width)."""
+    (texts, tokens, width); text_index: which of them each sample reads, its own if None."""
 
     latents: Tensor
     clean: Tensor
     text: Tensor
+    text_index: Sequence[int] | None = None
+
+    @property
+    def reads(self) -> Sequence[int]:
+        """(B,) index of each sample's text."""
+        return range(len(self.text)) if self.text_index is None else self.text_index
 
 
 def predict_clean(network: CosmosTransformer3DModel, given: Given, noisy: Tensor, sigma: Tensor) -> Tensor:
@@ -99,11 +105,12 @@ def predict_clean(network: CosmosTransformer3DModel, given: Given, noisy: Tensor
 def network_output(network: CosmosTransformer3DModel, scaled: Tensor, time: Tensor, given: Given) -> Tensor:
     """One call: (B, C, L, h, w) float32. scaled: what enters, noise scaled. time: (B, 1, L, 1, 1) from 0 to 1."""
     kind, (height, width) = network.dtype, scaled.shape[-2:]
+    text = given.text if given.text_index is None else given.text[list(given.text_index)]
     mask = given.clean.to(kind)[:, None, :, None, None].expand(-1, -1, -1, height, width)
     return network(
         hidden_states=scaled.to(kind),
         timestep=time.to(kind),
-        encoder_hidden_states=given.text.to(kind),
+        encoder_hidden_states=text.to(kind),
         fps=None,
         condition_mask=mask,
         padding_mask=torch.zeros(1, 1, height, width, dtype=kind, device=scaled.device),
