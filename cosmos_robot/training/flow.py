@@ -19,7 +19,7 @@ from torch import Tensor
 from cosmos_robot.backbone.cosmos3.layout import TokenPlan
 from cosmos_robot.backbone.cosmos3.runtime import TextCache, join_rows, velocity
 from cosmos_robot.errors import InputError
-from cosmos_robot.training.objective import TIMESTEPS, noised, shifted, squared_errors
+from cosmos_robot.training.objective import TIMESTEPS, noised, sample_losses, shifted, squared_errors
 
 
 @dataclass(frozen=True)
@@ -88,32 +88,62 @@ def flow_loss(
     row_weight (T,): relative weight of each chunk step. Padded steps and frames carry no loss. Raises InputError where
     the plan denoises what the noise has none for.
     """
-    for name, wanted, given in (("action", plan.noisy_rows, noise.action), ("video", plan.noisy_frames, noise.video)):
-        if bool(wanted) != (given is not None):
-            raise InputError(f"flow_loss: the plan denoises {len(wanted)} {name} tokens, its noise is {given!r:.40}")
-    want = (("action",) if plan.noisy_rows else ()) + (("video",) if plan.noisy_frames else ())
-    out = velocity(
-        transformer, plan, text, batch.text_index, _latents(plan, batch, noise), _rows(batch, noise),
-        noise.sigma * TIMESTEPS, [batch.domain_id] * len(noise.sigma), want, hidden_at, batch.actions.shape[2],
-    )  # fmt: skip
+    out = _predict(transformer, plan, text, batch, noise, hidden_at)
     action = video = None
     if plan.noisy_rows:
         action = _batch_mean(out.action, noise.action - batch.actions, _row_weights(batch, row_weight))
     if plan.noisy_frames:
-        seen = _noisy_frames(plan) * (1.0 if batch.video_valid is None else batch.video_valid.float())
-        video = _batch_mean(out.video, noise.video - batch.latents, seen.expand(len(noise.sigma), -1))
+        video = _batch_mean(out.video, noise.video - batch.latents, _frame_weights(plan, batch))
     return FlowLoss(action, video, out.hidden)
 
 
+def sample_flow_losses(
+    transformer: Cosmos3OmniTransformer,
+    plan: TokenPlan,
+    text: TextCache,
+    batch: FlowBatch,
+    noise: FlowNoise,
+    by_active: bool = False,
+) -> tuple[Tensor | None, Tensor | None]:
+    """The reference's losses of each sample (B,) of action rows and of video, None where the plan denoises none; see
+    ``objective.sample_losses``. Clean rows and frames count in the denominator unless ``by_active``; what is not valid
+    carries no error. Raises as ``flow_loss``."""
+    out = _predict(transformer, plan, text, batch, noise)
+    action = video = None
+    if plan.noisy_rows:
+        count = len(plan.noisy_rows)
+        flags, target = batch.valid[:, -count:].float(), (noise.action - batch.actions)[:, -count:]
+        action = sample_losses(out.action, target, flags, batch.channels, by_active)
+        if not by_active:
+            action = action * count / plan.rows
+    if plan.noisy_frames:
+        flags = _frame_weights(plan, batch)
+        video = sample_losses(out.video, noise.video - batch.latents, flags, by_active=by_active)
+    return action, video
+
+
+def _predict(transformer, plan: TokenPlan, text: TextCache, batch: FlowBatch, noise: FlowNoise, hidden_at=None):
+    for name, wanted, given in (("action", plan.noisy_rows, noise.action), ("video", plan.noisy_frames, noise.video)):
+        if bool(wanted) != (given is not None):
+            raise InputError(f"flow_loss: the plan denoises {len(wanted)} {name} tokens, its noise is {given!r:.40}")
+    want = (("action",) if plan.noisy_rows else ()) + (("video",) if plan.noisy_frames else ())
+    return velocity(
+        transformer, plan, text, batch.text_index, _latents(plan, batch, noise), _rows(batch, noise),
+        noise.sigma * TIMESTEPS, [batch.domain_id] * len(noise.sigma), want, hidden_at, batch.actions.shape[2],
+    )  # fmt: skip
+
+
 def _latents(plan: TokenPlan, batch: FlowBatch, noise: FlowNoise) -> Tensor:
-    return noised(batch.latents, noise.video, noise.sigma, _noisy_frames(plan)) if plan.noisy_frames else batch.latents
+    if not plan.noisy_frames:
+        return batch.latents
+    return noised(batch.latents, noise.video, noise.sigma, _noisy_frames(plan, noise.sigma))
 
 
 def _rows(batch: FlowBatch, noise: FlowNoise) -> Tensor:
     """History, state and noised commands (B, R, W), with the columns that are no part of a sample at zero."""
     actions, history = batch.actions, batch.history
     if noise.action is not None:
-        actions = noised(actions, noise.action, noise.sigma, torch.ones(1, actions.shape[1]))
+        actions = noised(actions, noise.action, noise.sigma, noise.sigma.new_ones(1, actions.shape[1]))
     if batch.channels is not None:
         actions = actions * batch.channels[:, None]
         history = None if history is None else history * batch.channels[:, None]
@@ -127,12 +157,18 @@ def _row_weights(batch: FlowBatch, row_weight: Sequence[float] | None) -> Tensor
     """(B, T), or (B, T, D) where columns differ."""
     weight = batch.valid.float()
     if row_weight is not None:
-        weight = weight * torch.tensor(row_weight)
+        weight = weight * torch.tensor(row_weight, device=weight.device)
     return weight if batch.channels is None else weight[..., None] * batch.channels[:, None]
 
 
-def _noisy_frames(plan: TokenPlan) -> Tensor:
-    return torch.tensor([[float(not clean) for clean in plan.clean_frames]])
+def _frame_weights(plan: TokenPlan, batch: FlowBatch) -> Tensor:
+    """(B, L): 1 for noisy frames of the episode."""
+    seen = torch.ones_like(batch.latents[:, 0, :, 0, 0]) if batch.video_valid is None else batch.video_valid.float()
+    return _noisy_frames(plan, seen) * seen
+
+
+def _noisy_frames(plan: TokenPlan, like: Tensor) -> Tensor:
+    return torch.tensor([[float(not clean) for clean in plan.clean_frames]], device=like.device)
 
 
 def _batch_mean(predicted: Tensor, target: Tensor, weight: Tensor) -> Tensor:

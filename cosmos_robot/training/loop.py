@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, Protocol
 
@@ -49,12 +49,13 @@ class Cycle:
 @dataclass(frozen=True)
 class Pace:
     """save_seconds between checkpoints; validation every ``validate_steps`` if given, else every
-    ``validate_seconds``."""
+    ``validate_seconds``. agree: what several processes that train together make of their flags (``Crew.agree``)."""
 
     save_seconds: float
     validate_seconds: float
     validate_steps: int | None = None
     progress: bool = True
+    agree: Callable[..., tuple[float, ...]] = lambda *flags: flags
 
 
 @dataclass
@@ -78,23 +79,29 @@ def run(learner: Learner, folder: RunFolder, cycles: Sequence[Cycle], pace: Pace
         for number in range(at.cycle, len(cycles)):
             if number != at.cycle:
                 at.cycle, at.cycle_step, at.seconds = number, 0, 0.0
-            _run_cycle(learner, folder, cycles, at, pace, stop, show)
-            if stop.is_set():
+            if _run_cycle(learner, folder, cycles, at, pace, stop, show):
                 _save(learner, folder, at)
                 raise interrupted(folder.path, at.step)
         at.done = True
         _save(learner, folder, at)
 
 
-def _run_cycle(learner, folder: RunFolder, cycles, at: _Position, pace: Pace, stop, show) -> None:
+def _run_cycle(learner, folder: RunFolder, cycles, at: _Position, pace: Pace, stop, show) -> bool:
+    """Returns whether it was stopped."""
     cycle, save_due = cycles[at.cycle], Every(pace.save_seconds)
     validate_due, values = Every(pace.validate_seconds), defaultdict(list)
-    while not stop.is_set() and (share := cycle.budget.progress(at.seconds, at.cycle_step)) < 1:
+    while True:
+        if any(pace.agree(stop.is_set())):
+            return True
+        if (share := cycle.budget.progress(at.seconds, at.cycle_step)) >= 1:
+            return False
         begun = time.monotonic()
         rate = learning_rate(cycle.lr, cycle.final_lr, cycle.warmup, at.cycle_step, share, cycle.schedule)
         for name, value in learner.train_step(at.cycle, at.step, rate).items():
             values[name].append(float(value))
-        at.step, at.cycle_step, at.seconds = at.step + 1, at.cycle_step + 1, at.seconds + time.monotonic() - begun
+        due = at.step % pace.validate_steps == pace.validate_steps - 1 if pace.validate_steps else validate_due()
+        seconds, due, save = pace.agree(at.seconds + time.monotonic() - begun, due, save_due())
+        at.step, at.cycle_step, at.seconds = at.step + 1, at.cycle_step + 1, seconds
         last = cycle.budget.progress(at.seconds, at.cycle_step) >= 1
         if at.step % LOG_EVERY == 0 or last:
             means = {name: sum(of) / len(of) for name, of in values.items()}
@@ -102,10 +109,9 @@ def _run_cycle(learner, folder: RunFolder, cycles, at: _Position, pace: Pace, st
             values.clear()
             notes = "  ".join(f"{name} {value:.3f}" for name, value in means.items())
             show((at.cycle + min(share, 1)) / len(cycles), f"{cycle.name} step {at.step}  {notes}")
-        due = at.step % pace.validate_steps == 0 if pace.validate_steps else validate_due()
         if due or last:
             folder.log(_record("validation", cycle, at, **learner.validate()))
-        if save_due():
+        if save:
             _save(learner, folder, at)
 
 

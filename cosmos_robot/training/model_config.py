@@ -159,6 +159,7 @@ class ModelTraining:
     compute: precision of forward and backward; trained weights are float32.
     sharding: None trains in this process alone.
     loggers: further places for the log.
+    normalization: method for normalisers that are ``identity``; None leaves them so.
     """
 
     out: Path
@@ -178,7 +179,7 @@ class ModelTraining:
     checkpoint_layers: bool = False
     compute: Literal["bfloat16", "float32"] = "bfloat16"
     device: str = "cpu"
-    normalization: Literal["quantile", "minmax", "meanstd"] = "quantile"
+    normalization: Literal["quantile", "minmax", "meanstd"] | None = "quantile"
     state_scale_floor: float = 0.01
     action_scale_floor: float = 0.1
     validation_every: int = 20

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -62,6 +63,47 @@ class Average:
         torch._foreach_lerp_(self._own, self._source, 1 - decay)
 
 
+class TrainedAverage:
+    """``Average`` of those parameters alone that are trained, sharded ones by their shards. decay as there; None keeps
+    no average: the weights themselves stand for it."""
+
+    def __init__(self, module: nn.Module, decay: Callable[[int], float] | None):
+        self.decay, self.updates = decay, 0
+        self._source = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.weights = {} if decay is None else {name: p.detach().clone() for name, p in self._source.items()}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        if self.decay is None:
+            return
+        kept = self.decay(self.updates)
+        self.updates += 1
+        pairs = [(_shard(own), _shard(self._source[name])) for name, own in self.weights.items()]
+        torch._foreach_lerp_([own for own, _ in pairs], [source for _, source in pairs], 1 - kept)
+
+    @torch.no_grad()
+    def exchange(self) -> None:
+        """Put the average into the module and keep its weights meanwhile; once more undoes it."""
+        for name, own in self.weights.items():
+            mine, theirs = _shard(own), _shard(self._source[name])
+            held = theirs.clone()
+            theirs.copy_(mine)
+            mine.copy_(held)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The module holds the average inside the block."""
+        self.exchange()
+        try:
+            yield
+        finally:
+            self.exchange()
+
+
+def _shard(parameter: Tensor) -> Tensor:
+    return getattr(parameter, "_local_tensor", parameter)
+
+
 def adamw(parameters: Iterable[nn.Parameter], weight_decay: float) -> torch.optim.AdamW:
     """AdamW with betas (0.9, 0.99), fused; vectors and scalars are not decayed. The rate is set every step."""
     parameters = [p for p in parameters if p.requires_grad]
@@ -83,12 +125,13 @@ def learning_rate(
 
 
 def step(optimizer: torch.optim.Optimizer, rate: float, clip: float) -> float:
-    """Clip to the global norm, update, forget the gradients; returns the norm before clipping."""
+    """Clip to the global norm, update, forget the gradients; returns the norm before clipping. A group learns at
+    ``rate`` times its ``factor``, if it has one."""
     parameters: list[Tensor] = []
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group.get("factor", 1.0)
         parameters += [p for p in group["params"] if p.grad is not None]
     norm = torch.nn.utils.clip_grad_norm_(parameters, clip, foreach=True)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return float(norm)
+    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)

@@ -36,7 +36,9 @@ class Budget:
 
 
 class RunFolder:
-    """A run's own folder: its config, its log and its newest state, all of them whole at any moment."""
+    """A run's own folder: its config, its log and its newest state, all of them whole at any moment.
+
+    observers: called with each record that is logged."""
 
     def __init__(self, path: Path, config: dict, may_differ: tuple[str, ...]):
         """Raises CheckpointError if the folder holds a run of another config (fields in ``may_differ`` aside)."""
@@ -52,6 +54,7 @@ class RunFolder:
                     "choose another folder"
                 )
         write_atomic(file, lambda temporary: temporary.write_text(json.dumps(config, indent=2) + "\n"))
+        self.observers: list[Callable[[dict], None]] = []
 
     def save_state(self, state: dict) -> None:
         """Replace the saved state in one move."""
@@ -72,6 +75,8 @@ class RunFolder:
     def log(self, record: dict) -> None:
         with (self.path / LOG_FILE).open("a") as file:
             file.write(json.dumps(record) + "\n")
+        for observer in self.observers:
+            observer(record)
 
     def read_log(self) -> list[dict]:
         """All records but a last one that was cut short when the process was killed or the disk was full."""

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import MethodType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from diffusers import Cosmos3OmniTransformer
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from cosmos_robot.backbone.cosmos3.layers import generation_layer
+from cosmos_robot.backbone.cosmos3.layers import generation_layer, text_layer
 from cosmos_robot.errors import DependencyError, InputError
 
 _ATTENTION = (
@@ -22,6 +23,7 @@ _ATTENTION = (
     "_scaled_dot_product_efficient_attention",
     "_scaled_dot_product_cudnn_attention",
 )
+_by_method: WeakSet[Cosmos3OmniTransformer] = WeakSet()
 _compiled: WeakKeyDictionary[Cosmos3OmniTransformer, Callable[..., torch.Tensor]] = WeakKeyDictionary()
 
 
@@ -52,7 +54,30 @@ def run_eagerly(transformer: Cosmos3OmniTransformer) -> None:
 
 def generation_step(transformer: Cosmos3OmniTransformer) -> Callable[..., torch.Tensor]:
     """``layers.generation_layer`` as this model is to run it."""
+    if transformer in _by_method:
+        return lambda layer, *args: layer.run_generation(*args)
     return recomputed(transformer, _compiled.get(transformer, generation_layer))
+
+
+def text_step(transformer: Cosmos3OmniTransformer) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """``layers.text_layer`` as this model is to run it."""
+    if transformer in _by_method:
+        return lambda layer, *args: layer.run_text(*args)
+    return recomputed(transformer, text_layer)
+
+
+def run_by_methods(transformer: Cosmos3OmniTransformer) -> tuple[str, ...]:
+    """Run each layer through methods of its own from now on, and return their names: what shards a model gathers a
+    layer's weights when it is told of a method (``register_fsdp_forward_method``), not when its parts are called."""
+    for layer in transformer.layers:
+        layer.run_generation = MethodType(_generation_method(transformer), layer)
+        layer.run_text = MethodType(lambda layer, *args: recomputed(transformer, text_layer)(layer, *args), layer)
+    _by_method.add(transformer)
+    return "run_generation", "run_text"
+
+
+def _generation_method(transformer: Cosmos3OmniTransformer) -> Callable[..., torch.Tensor]:
+    return lambda layer, *args: recomputed(transformer, _compiled.get(transformer, generation_layer))(layer, *args)
 
 
 def recomputed(transformer: Cosmos3OmniTransformer, layer: Callable[..., Any]) -> Callable[..., Any]:

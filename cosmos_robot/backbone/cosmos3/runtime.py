@@ -22,9 +22,9 @@ import torch.nn.functional as F
 from diffusers import Cosmos3OmniTransformer
 from torch import Tensor, nn
 
-from cosmos_robot.backbone.cosmos3.acceleration import generation_step, recomputed
+from cosmos_robot.backbone.cosmos3.acceleration import generation_step, text_step
 from cosmos_robot.backbone.cosmos3.kernels import can_share_text, rms_norm
-from cosmos_robot.backbone.cosmos3.layers import Padded, Read, Wanted, text_layer
+from cosmos_robot.backbone.cosmos3.layers import Padded, Read, Wanted
 from cosmos_robot.backbone.cosmos3.layout import TokenPlan
 from cosmos_robot.backbone.cosmos3.rotary import rotary, text_rotary
 from cosmos_robot.backbone.cosmos3.text_cache import TextBlock, TextCache, join_texts
@@ -58,10 +58,10 @@ def encode_text(transformer: Cosmos3OmniTransformer, token_ids: Sequence[Sequenc
         )
     x = transformer.embed_tokens(padded)
     turn = text_rotary(transformer, padded.shape[1])
-    keys, values = [], []
+    step, keys, values = text_step(transformer), [], []
     for layer in transformer.layers:
         # Right padding needs no mask here: under a causal mask no real token looks to its right.
-        x, key, value = recomputed(transformer, text_layer)(layer, x, turn, layer is transformer.layers[-1])
+        x, key, value = step(layer, x, turn, layer is transformer.layers[-1])
         keys.append(key)
         values.append(value)
     return TextCache((TextBlock(tuple(keys), tuple(values), tuple(len(ids) for ids in token_ids)),))
