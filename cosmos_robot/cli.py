@@ -32,6 +32,9 @@ class Command(NamedTuple):
 COMMANDS = {
     "demo": Command("cosmos_robot.eval.demo:main_demo", "run a few LIBERO episodes and write an HTML report"),
     "eval": Command("cosmos_robot.eval.libero:main_eval", "score a policy on a LIBERO suite, with intervals"),
+    "eval-world-model": Command(
+        "cosmos_robot.eval.world_model:main_world_model", "whether a world model follows actions, and how well"
+    ),
     "compare": Command(
         "cosmos_robot.eval.compare:main_compare", "compare two results on the episodes they share", True
     ),

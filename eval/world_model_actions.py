@@ -11,9 +11,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from cosmos_robot.actions.codec import action_column
 from cosmos_robot.contract import RobotSpec
 from cosmos_robot.envs.base import action_range
+from cosmos_robot.envs.world_model import gripper_columns, motion_columns, standing
 from cosmos_robot.errors import InputError
 
 Rows = NDArray[np.float64]
@@ -55,24 +55,6 @@ def scaled(robot: RobotSpec, true: Rows, factor: float) -> Rows:
     origin = true[:1] if robot.action_reference == "absolute" else np.zeros_like(true[:1])
     out[:, motion] = (origin + factor * (true - origin))[:, motion]
     return out
-
-
-def motion_columns(robot: RobotSpec) -> list[int]:
-    """The columns of a command that are no gripper's."""
-    return [i for i in range(robot.action_width) if i not in gripper_columns(robot)]
-
-
-def gripper_columns(robot: RobotSpec) -> list[int]:
-    """The columns of a command that are a gripper's."""
-    return [action_column(robot, name) for name in robot.gripper.fields] if robot.gripper else []
-
-
-def standing(robot: RobotSpec, last: Rows, count: int) -> Rows:
-    """(count, D) commands after which the robot stays where ``last`` (D,) brought it, its gripper told the same."""
-    rows = np.tile(last, (count, 1))
-    if robot.action_reference == "per_step":
-        rows[:, motion_columns(robot)] = 0
-    return rows
 
 
 def _still(robot: RobotSpec, true: Rows) -> Rows:

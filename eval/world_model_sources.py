@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from cosmos_robot import envs
 from cosmos_robot.contract import Contract, require_fit
 from cosmos_robot.envs.base import RobotEnv, action_range
+from cosmos_robot.envs.world_model import gripper_columns
 from cosmos_robot.errors import InputError
-from cosmos_robot.eval.world_model_actions import gripper_columns
 from cosmos_robot.eval.world_model_windows import Rows, Run, Seen, frame_stride, state_fields
 from cosmos_robot.types import ActionChunk
 
@@ -99,7 +99,7 @@ class Live:
         env.reset(seed=self.seed + init, options=options)
         rng = np.random.default_rng([self.seed, init])
         driver = _driver(self.driver, env, contract, rng, self._loaded)
-        return _drive(env, driver, contract, self.names()[number], self.steps)
+        return drive_episode(env, driver, contract, self.names()[number], self.steps)
 
     def close(self) -> None:
         if self._env is not None:
@@ -134,7 +134,7 @@ def _stored(path: Path, index: int, contract: Contract, name: str) -> Run:
     _require_stride(path, store.stride, contract)
     if store.infos[index].source == "dagger":
         raise InputError(
-            f"{name}: its commands are labels that nobody ran (source 'dagger'), so what it shows did not come of them; "
+            f"{name}: its commands are labels that nobody ran (source 'dagger'), so its pictures did not come of them; "
             "choose other episodes with --first-episode and --episodes"
         )
     episode = store.episode(index)
@@ -159,8 +159,8 @@ def _recorded(path: Path, index: int, contract: Contract, name: str) -> Run:
     robot = contract.robot
     if recordings.fps is not None and abs(recordings.fps - robot.rate_hz) > 1e-6:
         raise InputError(
-            f"{path} has {recordings.fps:g} rows a second, {robot.name!r} is commanded at {robot.rate_hz:g} Hz; convert "
-            "it, or evaluate a checkpoint of that rate"
+            f"{path} has {recordings.fps:g} rows a second, {robot.name!r} is commanded at {robot.rate_hz:g} Hz; "
+            "convert it, or evaluate a checkpoint of that rate"
         )
     recording = recordings[index]
     if recording.actions.shape[1] != robot.action_width:
@@ -196,13 +196,13 @@ class _Driver(Protocol):
 
 def _driver(name: str, env: RobotEnv, contract: Contract, rng: np.random.Generator, load: Any) -> _Driver:
     if name == "random":
-        return _Wandering(env, rng)
+        return Wandering(env, rng)
     if name == "expert":
         return _expert(env, rng)
     return _PolicyDriver(load(name, contract), env, rng)
 
 
-class _Wandering:
+class Wandering:
     """Motions that turn slowly, over the whole command range, the gripper changing about every second."""
 
     def __init__(self, env: RobotEnv, rng: np.random.Generator):
@@ -268,7 +268,7 @@ class _PolicyDriver:
         return np.clip(self._rows.pop(0), *action_range(self._env.robot))
 
 
-def _drive(env: RobotEnv, driver: _Driver, contract: Contract, name: str, most: int) -> Run:
+def drive_episode(env: RobotEnv, driver: _Driver, contract: Contract, name: str, most: int) -> Run:
     """One episode to its end, or to ``most`` steps."""
     stride = _common(frame_stride(contract), contract.model.chunk)
     cameras = sorted({place.camera for place in contract.model.canvas.placements})
@@ -299,7 +299,7 @@ def _drive(env: RobotEnv, driver: _Driver, contract: Contract, name: str, most: 
 
 
 def _watch(env: RobotEnv, rows: Rows, cameras: Sequence[str], stride: int) -> Seen:
-    """What is seen while ``rows`` are run from here; an end of the episode on the way leaves its last moment standing."""
+    """What is seen while ``rows`` are run from here; if the episode ends on the way, its last moment stays."""
     low, high = action_range(env.robot)
     pictures: dict[int, Mapping[str, Any]] = {}
     states: dict[int, Mapping[str, NDArray[np.float64]]] = {}

@@ -20,3 +20,13 @@ def fake() -> ModuleType:
     sys.modules["fake_run"] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def dots() -> ModuleType:
+    """The module ``dot_world`` beside this file."""
+    spec = importlib.util.spec_from_file_location("dot_world", HERE / "dot_world.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["dot_world"] = module
+    spec.loader.exec_module(module)
+    return module

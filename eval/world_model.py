@@ -1,0 +1,299 @@
+"""Is a world model any good, and for which decisions? Windows of episodes, predicted and compared with what happened.
+
+    python eval/world_model.py --ckpt CHECKPOINT --env libero_object --json out.json
+
+is the same as ``cosmos-robot eval-world-model ...``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__":
+    # As in libero.py: what lies beside this script must not hide the modules of others.
+    _here = os.path.dirname(os.path.realpath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or os.curdir) != _here]
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from cosmos_robot.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cosmos_robot.contract import Contract
+    from cosmos_robot.eval.world_model_log import WindowLog
+    from cosmos_robot.eval.world_model_models import ModelsSpec
+    from cosmos_robot.eval.world_model_session import SessionSettings
+    from cosmos_robot.eval.world_model_sources import Source
+
+DASH = Path("-")
+
+
+@dataclass(frozen=True)
+class WorldModelConfig:
+    """Evaluate a world model on recorded episodes (--data) or in a simulator (--env). A killed run resumes."""
+
+    ckpt: str
+    """Shipped name, folder or hub id of the checkpoint; still is a model in which nothing moves."""
+    env: str | None = None
+    """Suite or environment, such as libero_object or libero_object/3, to drive now."""
+    data: Path | None = None
+    """Dataset of recorded episodes, instead of a simulator."""
+    tasks: tuple[int, ...] = ()
+    """Task indices of the suite; all when none is given."""
+    episodes: int = 2
+    """Episodes per task, or of the dataset."""
+    first_episode: int = 0
+    """First init state, or first episode of the dataset."""
+    driver: str = "expert"
+    """Who drives in the simulator: expert (LIBERO's demonstrator), random, or a policy by name."""
+    steps: int = 200
+    """Control steps after which an episode is ended."""
+    windows: int = 4
+    """Windows per episode, evenly spread over it."""
+    chunks: int = 1
+    """Chunks of a rollout; the commands are falsified in the first."""
+    carry: Literal["pixels", "latent"] = "pixels"
+    """What a chunk of a rollout sees of the one before."""
+    probed: int = 1
+    """Windows per episode that are tried with other scales and exchanged cameras, too."""
+    outcomes: bool = False
+    """Run the falsified commands in the simulator, too, and see which outcome each prediction is nearest to."""
+    inverse_ckpt: str | None = None
+    """Checkpoint that reads commands off predicted videos, if not CKPT itself."""
+    contract: str | None = None
+    """Checkpoint under whose contract still works."""
+    untrained: bool = True
+    """Also predict with the checkpoint's weights shuffled, as a control."""
+    rank: tuple[str, ...] = ()
+    """Policies to rank in the simulator and in the model: zero, random, checkpoints, each with ~0.3 for noise."""
+    rank_starts: int = 5
+    """Init states that each ranked policy starts from."""
+    rank_steps: int = 200
+    """Control steps of a ranked policy."""
+    json: Path | None = None
+    """Result file, or - to print it; runs/world_model/CKPT.SOURCE.json when not given. The report is beside it."""
+    filmed: int = 4
+    """Episodes whose first window is filmed for the report."""
+    seed: int = 0
+    """From which noise, shuffles and drivers follow."""
+    workers: int = 1
+    """Processes, each with models and a simulator of its own."""
+    device: str = "cpu"
+    """Where the models compute."""
+    threads: int = 1
+    """Threads of the models' computations on CPU."""
+    fresh: bool = False
+    """Discard what an earlier run left in the result file's log."""
+
+
+def main_world_model(config: Annotated[WorldModelConfig, tyro.conf.arg(name="")]) -> int:
+    """Measure, say what came of it, and write JSON and HTML."""
+    import json
+
+    from rich.console import Console
+
+    from cosmos_robot.eval.results import write_result
+    from cosmos_robot.eval.world_model_models import ModelsSpec
+    from cosmos_robot.eval.world_model_report import print_result, write_report
+
+    make = ModelsSpec(
+        config.ckpt, config.contract, config.inverse_ckpt, config.untrained, config.device, config.threads
+    )
+    contract = make.contract_of()
+    source = open_source(config)
+    result = result_path(config)
+    console = Console(stderr=config.json == DASH)
+    films = result.with_suffix(".films") if config.filmed else None
+    content = evaluate(config, make, contract, source, result, films)
+    write_result(result, content)
+    report = write_report(result.with_suffix(".html"), content, films)
+    print_result(content, console)
+    console.print(f"result: {result}\nreport: {report}", highlight=False, soft_wrap=True)
+    if config.json == DASH:
+        sys.stdout.write(json.dumps(content, indent=2) + "\n")
+    return 0
+
+
+def evaluate(
+    config: WorldModelConfig,
+    make: ModelsSpec,
+    contract: Contract,
+    source: Source,
+    result: Path,
+    films: Path | None,
+) -> dict[str, Any]:
+    """Measure what is left of the run, rank policies if asked to, and return the content of the result file."""
+    from rich.console import Console
+
+    from cosmos_robot.eval.world_model_log import WindowLog, log_path
+    from cosmos_robot.eval.world_model_measure import MeasureSettings
+    from cosmos_robot.eval.world_model_session import SessionSettings, measure_all
+
+    chosen = MeasureSettings(config.chunks, config.carry, config.seed, config.outcomes)
+    settings = SessionSettings(chosen, config.windows, config.probed, config.filmed, films, config.workers)
+    header = run_header(config, settings, contract)
+    log, told = WindowLog(log_path(result), header, fresh=config.fresh), Console(stderr=True)
+    try:
+        records = measure_all(make, source, settings, log, told)
+        ranking = rank_policies(config, make, log, told) if config.rank else None
+    finally:
+        log.close()
+        source.close()
+    absent = absences(config, make, contract)
+    return summary(header, records, ranking, absent)
+
+
+def summary(
+    header: dict[str, Any], records: list[dict[str, Any]], ranking: dict[str, Any] | None, absent: dict[str, str]
+) -> dict[str, Any]:
+    """The content of a result: what the run was, what can be said, what could not be measured and why, the records."""
+    from cosmos_robot.eval import world_model_verdicts as verdicts
+    from cosmos_robot.eval.world_model_metrics import plain
+
+    has_state = any(record.get("state") for record in records)
+    methods = [m for m in ("last", "mean", "untrained") if m in records[0]["frames"][0]]
+    content = {
+        **header,
+        "episodes": len({record["run"] for record in records}),
+        "windows": len(records),
+        "verdict": verdicts.following(records).facts(),
+        "state_verdict": verdicts.following(records, "state").facts() if has_state else None,
+        "faults": [asdict(fault) for fault in verdicts.faults(records)],
+        "overall": verdicts.overall(records),
+        "better_where_it_moves_than": {m: asdict(verdicts.better_than(records, m)) for m in methods},
+        "scores": verdicts.scores(records),
+        "states": verdicts.states(records),
+        "path": verdicts.paths(records),
+        "inverse": verdicts.recovered(records),
+        "joint": verdicts.agreement(records),
+        "pairing": verdicts.pairing(records),
+        "value_calibration": verdicts.values(records),
+        "ranking": ranking,
+        "measures": {
+            "psnr": "mean over windows of each frame's, identical pictures as 60 dB",
+            "ssim": "Wang et al. 2004, Gaussian window of 11 pixels, computed here",
+            "moving_psnr": "over pixels that differ from the first true picture by more than 16 levels",
+        },
+        "not_available": absent,
+        "records": records,
+    }
+    return plain(content)
+
+
+def run_header(config: WorldModelConfig, settings: SessionSettings, contract: Contract) -> dict[str, Any]:
+    """What a run is: windows of runs whose headers differ are not mixed."""
+    from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
+    from cosmos_robot.eval.entrants import hash_checkpoint
+    from cosmos_robot.policies import FAKE_WORLDS
+
+    fake = config.ckpt in FAKE_WORLDS
+    live = {"driver": config.driver, "steps": config.steps, "tasks": list(config.tasks)} if config.env else {}
+    return {
+        "checkpoint": config.ckpt,
+        "checkpoint_sha256": None if fake else hash_checkpoint(find_checkpoint(config.ckpt)),
+        "contract": contract.model.name,
+        "inverse_checkpoint": config.inverse_ckpt,
+        "source": str(config.env or config.data),
+        "episodes_asked": config.episodes,
+        "first_episode": config.first_episode,
+        **live,
+        "windows_per_episode": settings.windows,
+        "probed_per_episode": settings.probed,
+        "untrained": config.untrained,
+        **asdict(settings.measure),
+    }
+
+
+def open_source(config: WorldModelConfig) -> Source:
+    """Where the episodes come from. Raises InputError unless exactly one of --env and --data is given."""
+    from cosmos_robot.eval.world_model_sources import Live, Recorded
+
+    if (config.env is None) == (config.data is None):
+        raise InputError("pass either --env, a suite or environment to drive, or --data, a dataset of episodes")
+    if config.episodes < 1 or config.first_episode < 0:
+        raise InputError(f"episodes: expected at least 1, from 0, got {config.episodes} from {config.first_episode}")
+    if config.data is not None:
+        if config.rank or config.tasks:
+            raise InputError("--rank and --tasks are about a simulator; name it with --env instead of --data")
+        return Recorded(config.data, config.episodes, config.first_episode)
+    names = env_names(config)
+    return Live(names, config.episodes, config.driver, config.first_episode, config.steps, config.seed)
+
+
+def env_names(config: WorldModelConfig) -> tuple[str, ...]:
+    """The environments of --env and --tasks."""
+    from cosmos_robot.eval.session import suite_tasks
+
+    env = str(config.env)
+    if "/" in env:
+        if config.tasks:
+            raise InputError(f"--env {env} is one task already; drop --tasks, or name the suite")
+        return (env,)
+    return tuple(f"{env}/{task}" for task in suite_tasks(env, config.tasks))
+
+
+def result_path(config: WorldModelConfig) -> Path:
+    """Where the result goes. Raises InputError for a path that is none for JSON."""
+    if config.json is None or config.json == DASH:
+        source = str(config.env or Path(str(config.data)).name).replace("/", "-")
+        return Path("runs/world_model") / f"{Path(config.ckpt).name}.{source}.json"
+    if config.json.suffix != ".json":
+        raise InputError(f"the result should be a file ending in .json, or -, got {config.json}")
+    return config.json
+
+
+def absences(config: WorldModelConfig, make: ModelsSpec, contract: Contract) -> dict[str, str]:
+    """What is not measured, and why."""
+    modes = f"its contract's modes are {', '.join(contract.model.modes)}"
+    absent = {"lpips": "no package with a trained model for it is a part of this one"}
+    if make.inverse_ckpt is None and "inverse_dynamics" not in contract.model.modes:
+        absent["inverse"] = f"{modes}; a checkpoint that reads videos can be named with --inverse-ckpt"
+    if not {"wam", "policy"} & set(contract.model.modes):
+        absent["joint"] = f"{modes}, none of which imagines a video with its own commands"
+    elif config.data is not None:
+        absent["joint"] = "a recording cannot run the commands that came with a video; name a simulator with --env"
+    if "value" not in contract.model.modes:
+        absent["value_calibration"] = f"{modes}, none of which says how good a future is"
+    if "future state" not in contract.model.frames:
+        absent["states"] = "the model predicts no state"
+    if not config.outcomes:
+        absent["pairing"] = "left out; --outcomes runs the falsified commands in the simulator"
+    if not config.rank:
+        absent["ranking"] = "left out; --rank names the policies"
+    return absent
+
+
+def rank_policies(config: WorldModelConfig, make: ModelsSpec, log: WindowLog, console: Console) -> dict[str, Any]:
+    """Rank the policies of --rank; episodes that are in the log are not run again."""
+    from cosmos_robot import envs
+    from cosmos_robot.eval.world_model_ranking import rank, ranked_policy, run_both
+
+    models, env = make(), envs.make(env_names(config)[0], step_budget=config.rank_steps)
+    loaded: dict[str, Any] = {}
+
+    def score(name: str, start: int) -> dict[str, Any]:
+        key = f"rank: {name} from {start}, {config.rank_steps} steps"
+        if key not in log.lines:
+            if name not in loaded:
+                loaded[name] = ranked_policy(name, models.contract, config.device)
+            found = run_both(loaded[name], env, models, start, config.rank_steps, config.seed)
+            log.append({"key": key, **found})
+            outcome = "success" if found["success"] else "failure"
+            console.print(f"{key}: {outcome}, value {found['value']:.3f}", highlight=False)
+        return log.lines[key]
+
+    with env:
+        return rank(config.rank, score, range(config.first_episode, config.first_episode + config.rank_starts))
+
+
+if __name__ == "__main__":
+    from cosmos_robot.cli import main
+
+    sys.exit(main(["eval-world-model", *sys.argv[1:]]))

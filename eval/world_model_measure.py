@@ -1,0 +1,192 @@
+"""One window of an episode through a world model: how near its pictures are, and whether they follow the commands.
+
+Everything here becomes one JSON record per window; ``world_model_verdicts`` reads many of them. Errors are mean squared
+levels of 255 over pixels that moved, so that the still background does not drown the hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cosmos_robot.actions.codec import Codec, state_vector
+from cosmos_robot.contract import Contract
+from cosmos_robot.envs.world_model import state_teller
+from cosmos_robot.errors import InputError
+from cosmos_robot.eval.world_model_actions import falsified
+from cosmos_robot.eval.world_model_case import (
+    Case,
+    Models,
+    joined,
+    moving_error,
+    parts,
+    places,
+    repeated,
+    roll,
+    sized,
+)
+from cosmos_robot.eval.world_model_metrics import Frames, frame_scores, motion_ratio, moved, plain, psnr
+from cosmos_robot.eval.world_model_probes import consistency, probes
+from cosmos_robot.eval.world_model_windows import Rows, State, Window, canvases, frame_steps
+from cosmos_robot.types import VideoPrediction
+
+
+@dataclass(frozen=True)
+class MeasureSettings:
+    """chunks: of a rollout. carry: see ``WorldModel.extend``. seed: from which the noise of every window follows.
+    outcomes: whether the falsified commands are run in the simulator, too, where there is one."""
+
+    chunks: int = 1
+    carry: str = "pixels"
+    seed: int = 0
+    outcomes: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Pictured:
+    """What a film of a window shows: (F, H, W, 3) each."""
+
+    truth: Frames
+    predicted: Frames
+    last: Frames
+
+
+def measure(models: Models, window: Window, settings: MeasureSettings, probe: bool) -> tuple[dict[str, Any], Pictured]:
+    """The record of one window and its pictures. probe: whether wrong scales and exchanged cameras are tried, too.
+
+    Raises InputError where the model's pictures are not on its contract's canvas.
+    """
+    contract, truth = models.contract, window.truth(models.contract)
+    seed = int(np.random.SeedSequence([settings.seed, window.start, len(window.run)]).generate_state(1)[0])
+    chain = roll(models.world, window, seed, settings.carry)
+    predicted = joined(chain)
+    if predicted.shape != truth.shape:
+        raise InputError(
+            f"the world model's video is {predicted.shape}, the truth on the canvas of {contract.model.name!r} "
+            f"{truth.shape}; its contract's canvas or frames are not those of its checkpoint"
+        )
+    case = Case(contract, window, seed, window.observation(contract), truth, tuple(chain))
+    shown = {"model": predicted, "last": repeated(truth), "mean": _mean_frames(window, contract, len(truth))}
+    if models.untrained is not None:
+        shown["untrained"] = joined(roll(models.untrained, window, seed, settings.carry))
+    run = window.run
+    record: dict[str, Any] = {
+        "key": window.key,
+        "run": run.name,
+        "start": window.start,
+        "instruction": run.instruction,
+        "success": run.success,
+        "seed": seed,
+        "frames": _horizons(contract, truth, shown),
+        "cameras": _confusion(contract, predicted, truth),
+    }
+    record |= _following(models, case, settings)
+    record |= probes(models.world, case) if probe else {}
+    record |= consistency(models, case)
+    return plain(record), Pictured(truth, predicted, shown["last"])
+
+
+def _mean_frames(window: Window, contract: Contract, count: int) -> Frames:
+    """The mean of all pictures of the episode, ``count`` times: what knows the scene and no moment."""
+    pictures = list(window.run.seen.pictures.values())
+    mean = np.zeros((), np.float64)
+    for seen in pictures:
+        mean = mean + canvases(contract, [seen])[0] / len(pictures)
+    return np.repeat(np.round(mean).astype(np.uint8)[None], count, axis=0)
+
+
+def _horizons(contract: Contract, truth: Frames, shown: Mapping[str, Frames]) -> list[dict[str, Any]]:
+    """For each frame after the first and each place of the canvas, the scores of everything that is ``shown``."""
+    steps, mask, found = frame_steps(contract, 10**3), moved(truth), []
+    names = places(contract)
+    for i in range(1, len(truth)):
+        cut = {name: parts(contract, frames[i]) for name, frames in shown.items()}
+        real, moving = parts(contract, truth[i]), _mask_parts(contract, mask[i - 1])
+        for k, camera in enumerate(names):
+            scores = {name: frame_scores(pieces[k], real[k], moving[k]) for name, pieces in cut.items()}
+            found.append({"step": steps[i], "camera": camera, **scores})
+    return found
+
+
+def _mask_parts(contract: Contract, mask: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
+    return [part[..., 0] for part in parts(contract, np.repeat(mask[..., None], 3, axis=-1))]  # type: ignore[arg-type]
+
+
+def _confusion(contract: Contract, predicted: Frames, truth: Frames) -> dict[str, Any]:
+    """``nearest``: for each place the place whose last true picture its prediction is nearest to. ``first``: PSNR of
+    the first predicted picture, which is what the model was given."""
+    names = places(contract)
+    shown, real = parts(contract, predicted[-1]), parts(contract, truth[-1])
+    nearest = {}
+    for i, name in enumerate(names):
+        likeness = [psnr(shown[i], sized(other, shown[i])) for other in real]
+        nearest[name] = names[int(np.argmax(likeness))]
+    return {"nearest": nearest, "first": psnr(predicted[0], truth[0])}
+
+
+def _following(models: Models, case: Case, settings: MeasureSettings) -> dict[str, Any]:
+    """The first chunk under commands that were not run, with the same noise."""
+    contract, world, window = case.contract, models.world, case.window
+    kinds = falsified(contract.robot, window.run.commands, window.start, contract.model.chunk, settings.seed)
+    tried = {kind: case.chunk(rows) for kind, rows in kinds.items() if rows is not None}
+    found = world.imagine([case.seen] * len(tried), list(tried.values()), [case.first_seed] * len(tried))
+    real, mask, true = case.first_truth, case.mask, case.chain[0]
+    videos = {"true": true, **dict(zip(tried, found, strict=True))}
+    errors = {kind: moving_error(video.frames, real, mask) for kind, video in videos.items()}
+    record: dict[str, Any] = {
+        "moved_pixels": int(mask.sum()),
+        "error": errors | {"last": moving_error(repeated(real), real, mask)},
+        "effect": {kind: moving_error(video.frames, true.frames, mask) for kind, video in videos.items()},
+        "motion_ratio": motion_ratio(true.frames, real, mask),
+    }
+    told, states = state_teller(world), window.states(contract)
+    if told and len(states) > 1:
+        record["state"] = _state_errors(contract, states, dict(zip(videos, told(list(videos.values())), strict=True)))
+    if settings.outcomes and window.run.replay is not None:
+        record["outcomes"] = _outcomes(case, {kind: chunk.values for kind, chunk in tried.items()}, videos)
+    return record
+
+
+def _state_errors(contract: Contract, states: Sequence[State], told: Mapping[str, State]) -> dict[str, Any]:
+    """How far each predicted state is from the one that came about: in model rows (root mean square), so that metres
+    and radians weigh alike; for the true commands also per field, in the robot's units."""
+    codec, robot = Codec(contract), contract.robot
+
+    def row(state: State) -> NDArray[np.float64]:
+        return codec.encode_state(state_vector(robot, state)[None])[0]
+
+    before, after = states[0], states[1]
+    errors = {kind: float(np.sqrt(((row(state) - row(after)) ** 2).mean())) for kind, state in told.items()}
+    still = float(np.sqrt(((row(before) - row(after)) ** 2).mean()))
+    fields = {
+        f.name: {
+            "model": float(np.linalg.norm(told["true"][f.name] - after[f.name])),
+            "last": float(np.linalg.norm(before[f.name] - after[f.name])),
+            "unit": f.unit,
+        }
+        for f in robot.state
+    }
+    return {"error": {**errors, "last": still}, "fields": fields}
+
+
+def _outcomes(case: Case, tried: Mapping[str, Rows], videos: Mapping[str, VideoPrediction]) -> dict[str, Any]:
+    """What the simulator makes of each kind of commands from the same moment: the kind whose outcome each prediction is
+    nearest to, None for a tie, and how well running the true commands again repeats what was seen (dB)."""
+    replay = case.window.run.replay
+    assert replay is not None
+    shown = {}
+    for kind, rows in {"true": case.rows, **tried}.items():
+        seen = replay(case.window.start, rows)
+        shown[kind] = canvases(case.contract, [seen.pictures[step] for step in frame_steps(case.contract)])
+    mask = np.any([moved(frames) for frames in shown.values()], axis=0)
+    nearest = {}
+    for kind, video in videos.items():
+        errors = {other: moving_error(video.frames, frames, mask) for other, frames in shown.items()}
+        least = min(errors.values())
+        winners = [other for other, error in errors.items() if error == least]
+        nearest[kind] = winners[0] if len(winners) == 1 else None
+    return {"nearest": nearest, "repeats": psnr(shown["true"], case.first_truth)}
