@@ -41,7 +41,11 @@ STOP_S: Final = 2.0
 SILENT_S: Final = 1.0
 """Seconds: how long braking may take, and how long a state may stay the same before its controller counts as lost."""
 SAME: Final = 1e-5
-"""Joints (rad) or metres that count as no motion: the planner fails now and then (code -111) on smaller ones."""
+"""Joints (rad) or metres that count as no motion: the planner fails now and then on smaller ones (code -111)."""
+REPLANS: Final = 3
+"""How many motions in a row the planner may fail on before that is a fault."""
+PLANNER_FAILED: Final = "Motion planner failed"
+"""franky's words; in Python its exception for this is a RuntimeError like others."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,9 @@ class FrankaArm(Robot):
         self._in_control = False
         self._rest_at: Array | None = None
         self._newest = (-1, 0.0)
+        self._began = 0.0
+        self._failed = 0
+        self._notes: list[str] = []
 
     def connect(self) -> None:
         """Connect arm and hand. The arm stays as it is; the hand moves only if it is to be homed."""
@@ -121,18 +128,22 @@ class FrankaArm(Robot):
         return np.concatenate([*self._fields(state).values(), [self._closedness()]])
 
     def send(self, values: Array) -> Sent:
-        """Move on towards ``values`` (D,). What the limits do not allow is refused here too, whoever sends it."""
-        measured = self.position()
-        allowed, changed = self.guarded(values, measured, self._last)
-        before = measured if self._last is None else self._last
-        arm, notes = self._slowed(allowed[:-1], before[:-1])
-        arm = np.where(np.abs(arm - before[:-1]) < SAME, before[:-1], arm)
-        velocity = np.zeros(len(arm)) if self._last is None else (arm - before[:-1]) / self._period
-        self._lead(arm, velocity, measured[:-1])
+        """Move on towards ``values`` (D,). What the limits do not allow is refused here too, whoever sends it. If the
+        planner has failed, the arm begins anew from where it stopped, and a note says so."""
+        while True:
+            measured = self.position()
+            allowed, changed = self.guarded(values, measured, self._last)
+            before = measured if self._last is None else self._last
+            arm, notes = self._slowed(allowed[:-1], before[:-1])
+            arm = np.where(np.abs(arm - before[:-1]) < SAME, before[:-1], arm)
+            velocity = np.zeros(len(arm)) if self._last is None else (arm - before[:-1]) / self._period
+            if self._lead(arm, velocity, measured[:-1]):
+                break
         sent = np.append(arm, self._grip(float(allowed[-1])))
         self._last = sent
         fault = self._gripper.fault if self._gripper else ""
-        return Sent(sent, (*changed, *notes, *([f"gripper: {fault}"] if fault else [])))
+        earlier, self._notes = self._notes, []
+        return Sent(sent, (*earlier, *changed, *notes, *([f"gripper: {fault}"] if fault else [])))
 
     def hold(self) -> None:
         """Nothing to do: the last motion ends at rest and stays. Raises RobotError if it has not."""
@@ -152,6 +163,7 @@ class FrankaArm(Robot):
         """Clear the arm's errors; if the connection is dead, make a new one. Raises RobotError if neither helps within
         the timeout."""
         self.stop()
+        self._failed = 0
         if not self._cleared():
             self._link.drop()
             self._link.connect(self.options.recover_timeout_s)
@@ -218,11 +230,32 @@ class FrankaArm(Robot):
         """Raise what ended the last motion, before a reading of a dead connection blocks for a second."""
         if not self._in_control:
             return
-        with translated("arm"):
-            over = self._link.robot.poll_motion() or not self._link.robot.is_in_control
+        try:
+            with translated("arm"):
+                running = self._link.robot.is_in_control  # first: a motion that ends in between must tell why
+                over = self._link.robot.poll_motion() or not running
+        except RobotError as error:
+            self._in_control = False
+            self._forgive(error)
+            return
         if over:
             self._in_control = False
             raise RobotError("arm: it is not in control any more, and does not say why")
+        if time.monotonic() - self._began > self._period / 2:
+            self._failed = 0
+
+    def _forgive(self, error: RobotError) -> None:
+        """Where only the planner failed, the controller has brought the arm to rest and reports no error: the next
+        command is a first one. Raises any other ``error``, and the one after ``REPLANS`` in a row."""
+        if PLANNER_FAILED not in str(error):
+            raise error
+        self._failed += 1
+        if self._failed > REPLANS:
+            raise RobotError(
+                f"arm: its planner failed on {self._failed} motions in a row; the last: {error}"
+            ) from error
+        self._last = None
+        self._notes.append(f"planner: failed, and went on from where the arm stopped ({error})")
 
     def _refuse_errors(self) -> None:
         with translated("arm"):
@@ -248,15 +281,22 @@ class FrankaArm(Robot):
             raise RobotError("no connection to the gripper; call connect()")
         return 1.0 - self._gripper.openness
 
-    def _lead(self, arm: Array, velocity: Array, standing: Array) -> None:
-        """Hand the planner its next motion, unless the present one ends there, or the arm stands there."""
+    def _lead(self, arm: Array, velocity: Array, standing: Array) -> bool:
+        """Hand the planner its next motion, unless the present one ends there, or the arm stands there. Returns whether
+        that is done; where the motion before had just failed it is not, and the arm has stopped."""
         rest = self._rest_at if self._in_control else standing
         if rest is not None and not velocity.any() and np.abs(arm - rest).max() < SAME:
-            return
-        with translated("arm"):
-            self._link.robot.move(self._motion(arm, velocity), asynchronous=True)
-        self._in_control = True
+            return True
+        try:
+            with translated("arm"):
+                self._link.robot.move(self._motion(arm, velocity), asynchronous=True)
+        except RobotError as error:
+            self._in_control = False
+            self._forgive(error)
+            return False
+        self._in_control, self._began = True, time.monotonic()
         self._rest_at = None if velocity.any() else arm
+        return True
 
     def _grip(self, value: float) -> float:
         assert self._gripper is not None
@@ -314,12 +354,15 @@ class FrankaRobot(FrankaArm):
         return reachable, tuple(f"joint {i + 1}: slowed near the end of its range" for i in slowed)
 
     def _motion(self, target: Array, velocity: Array) -> Any:
+        """Arrive, then settle there. At the end of a waypoint franky takes its minimum time away and plans on from what
+        rounding has left of way and speed; on ways of 1e-15 rad Ruckig cannot synchronise joints and fails, so without
+        the second waypoint one motion in five breaks off as it arrives. At full dynamics nothing is synchronised."""
         through = _passing(velocity, target, self.options.speed)
         rest, seconds = _rest(target, through, self._period)
         self._goal = rest, np.abs(self._link.robot.state.q_d - rest)
-        return franky.JointWaypointMotion(
-            [franky.JointWaypoint(rest, minimum_time=_duration(seconds))], return_when_finished=False
-        )
+        arrive = franky.JointWaypoint(rest, minimum_time=_duration(seconds))
+        settle = franky.JointWaypoint(rest, relative_dynamics_factor=franky.RelativeDynamicsFactor.MAX_DYNAMICS)
+        return franky.JointWaypointMotion([arrive, settle], return_when_finished=False)
 
     def _stop_motion(self) -> Any:
         return franky.JointStopMotion()

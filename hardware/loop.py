@@ -74,8 +74,9 @@ class Witness(Protocol):
 
 @dataclass
 class LoopReport:
-    """What came of a run. lateness_s: of every tick. holds, interventions: how often, by reason. words: the first
-    happenings worth telling, each with its time. ended: why the run ended."""
+    """What came of a run. lateness_s: of every tick. holds, interventions, notes: how often the loop held, the gate
+    changed a command, the robot had something to say of one; by reason. words: the first happenings worth telling, each
+    with its time. ended: why the run ended."""
 
     rate_hz: float
     ticks: int = 0
@@ -84,6 +85,7 @@ class LoopReport:
     lateness_s: list[float] = field(default_factory=list)
     holds: Counter[str] = field(default_factory=Counter)
     interventions: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
     asked: int = 0
     answered: int = 0
     lost: int = 0
@@ -208,6 +210,9 @@ class ControlLoop:
             self._holding = ""
         sent = self._robot.send(verdict.values)
         report.sent += 1
+        report.notes.update(note.split(":")[0] for note in sent.notes)
+        for note in sent.notes:
+            report.tell(since, f"robot: {note}")
         return Tick(number, due, late, sent, "", seen, asks, row)
 
     def _hold(self, reason: str, since: float, report: LoopReport) -> str:

@@ -28,6 +28,7 @@ def facts(report: LoopReport) -> dict[str, Any]:
         "jitter_histogram": report.histogram(),
         "holds": dict(report.holds),
         "interventions": dict(report.interventions),
+        "robot_notes": dict(report.notes),
         "asked": report.asked,
         "answered": report.answered,
         "lost": report.lost,
@@ -55,7 +56,7 @@ def show(report: LoopReport, console: Console) -> None:
         ("latency", ", ".join(f"{name} {value:.0f} ms" for name, value in found["latency_ms"].items()) or "none seen"),
         ("holds", _counted(found["holds"])),
         ("gate", _counted(found["interventions"])),
-        ("robot faults", str(report.faults)),
+        ("robot", f"{report.faults} faults; notes: {_counted(found['robot_notes'])}"),
     ]
     table = Table(box=None, show_header=False)
     for row in lines:

@@ -13,6 +13,8 @@ import pytest
 pytest.importorskip("franky")
 pytest.importorskip("franky_sim")
 
+import franky
+
 from cosmos_robot.errors import InputError, RobotError
 from cosmos_robot.hardware import conformance
 from cosmos_robot.hardware import franka_model as model
@@ -43,17 +45,37 @@ def robot(arm):
         yield made
 
 
+def wait(robot, seconds):
+    """Until the arm's own clock has gone on that far, which on a busy machine is slower than ours."""
+    clock = lambda: robot._read().time.to_msec()  # noqa: E731
+    due, end = clock() + 1000 * seconds, time.monotonic() + 60
+    while clock() < due:
+        assert time.monotonic() < end, "the arm's clock stands still"
+        time.sleep(0.002)
+
+
 def drive(robot, joints, ticks):
-    """Go towards ``joints`` (7,) as fast as the gate lets it."""
-    gate = Gate(robot.limits)
+    """Go towards ``joints`` (7,) as fast as the gate lets it. Returns what the robot had to say."""
+    gate, notes = Gate(robot.limits), []
     last = robot.position()
     for _ in range(ticks):
         step = np.clip(np.append(joints, 0.0) - last, -0.06, 0.06)
         verdict = gate.check(last + step, robot.position(), 0.0, PERIOD)
         assert verdict.values is not None, verdict.reason
-        last = robot.send(verdict.values).values
-        time.sleep(PERIOD)
+        sent = robot.send(verdict.values)
+        last, notes = sent.values, [*notes, *sent.notes]
+        wait(robot, PERIOD)
     robot.hold()
+    return notes
+
+
+def arrived(robot):
+    """The state once the arm is where it was led."""
+    end = time.monotonic() + 60
+    while np.abs((state := robot._link.robot.state).q - state.q_d).max() > 4e-3:
+        assert time.monotonic() < end, "it never arrives"
+        time.sleep(0.05)
+    return state
 
 
 def test_the_promises_of_every_robot_hold(arm):
@@ -69,13 +91,83 @@ def test_under_poses_of_the_tool_they_hold_too(arm):
 def test_the_arm_follows_and_kinematics_agree_with_the_controllers(robot):
     start = robot.position()
     for offset in (0.3, -0.2):
-        drive(robot, start[:7] + offset * np.array([1, 0.5, -1, 0.5, 1, 1, -1]), 14)
-        end = time.monotonic() + 60
-        while np.abs((state := robot._link.robot.state).q - state.q_d).max() > 4e-3:
-            assert time.monotonic() < end, "it never arrives"
-            time.sleep(0.05)
+        assert not drive(robot, start[:7] + offset * np.array([1, 0.5, -1, 0.5, 1, 1, -1]), 14)
+        state = arrived(robot)
         np.testing.assert_allclose(model.tool_pose(state.q), state.O_T_EE.matrix, atol=6e-3)
         assert np.abs(state.q - start[:7]).max() > 0.05
+
+
+def test_a_motion_that_ends_stays_in_control(robot):
+    """Where motions had no waypoint to settle at, one in five broke off as it arrived."""
+    start, generator = robot.position(), np.random.default_rng(0)
+    for _ in range(20):
+        place = start.copy()
+        place[:7] += generator.uniform(-0.02, 0.02, 7)
+        assert not robot.send(place).notes
+        wait(robot, 0.25)
+    robot.hold()
+    assert robot._in_control and robot._link.robot.is_in_control
+
+
+@pytest.fixture
+def failing(robot, monkeypatch):
+    """Give the planner motions that it fails on at once (code -100: beyond the speed limit): how many yet to come."""
+    left, motion = [0], robot._motion
+
+    def made(target, velocity):
+        if not left[0]:
+            return motion(target, velocity)
+        left[0] -= 1
+        beyond = franky.JointState(target, np.full(7, 100.0))
+        return franky.JointWaypointMotion([franky.JointWaypoint(beyond)], return_when_finished=False)
+
+    monkeypatch.setattr(robot, "_motion", made)
+    return left
+
+
+def test_where_the_planner_fails_the_arm_goes_on_from_where_it_stopped(robot, failing):
+    start = robot.position()
+    goal = start[:7] + 0.3 * np.array([1, 0, -1, 0, 1, 0, -1])
+    assert not drive(robot, goal, 4)
+    failing[0] = 1
+    notes = drive(robot, goal, 10)
+    planner = [n for n in notes if n.startswith("planner: failed")]
+    assert len(planner) == 1 and "-100" in planner[0], notes
+    drive(robot, goal, 4)
+    assert robot._in_control and np.abs(arrived(robot).q - goal).max() < 0.02
+    assert robot._failed == 0
+
+
+def test_a_failure_that_shows_when_the_next_motion_is_begun_is_met_at_once(robot, failing, monkeypatch):
+    here = robot.position()
+    failing[0] = 1
+    step = 0.02 * np.append(np.ones(7), 0.0)
+    robot.send(here + step)
+    while robot._link.robot.is_in_control:
+        time.sleep(0.01)
+    with monkeypatch.context() as unread:
+        unread.setattr(robot, "_require_alive", lambda: None)
+        sent = robot.send(here + 2 * step)
+    assert len([n for n in sent.notes if n.startswith("planner: failed")]) == 1
+    wait(robot, 0.3)
+    assert robot._in_control and np.abs(arrived(robot).q - sent.values[:7]).max() < 0.02
+
+
+def test_a_planner_that_keeps_failing_is_a_fault_and_recovered_from(robot, failing):
+    here = robot.position()
+    failing[0] = 100
+    notes = []
+    with pytest.raises(RobotError, match=r"failed on 4 motions in a row.*-100"):
+        for sent in range(8):
+            notes += robot.send(here + (sent % 2 + 1) * 0.01 * np.append(np.ones(7), 0.0)).notes
+            while robot._link.robot.is_in_control:
+                time.sleep(0.01)
+    assert len([n for n in notes if n.startswith("planner: failed")]) == 3
+    failing[0] = 0
+    robot.recover()
+    assert not robot.send(here).notes
+    wait(robot, 0.3)
+    assert robot._in_control
 
 
 def test_the_planner_keeps_to_both_arms_limits(robot):
