@@ -33,6 +33,11 @@ def list_envs(family: str) -> list[str]:
     return FAMILIES.get(family).names()
 
 
+def known(name: str) -> list[str]:
+    """All environment names of the family that ``name`` would belong to. Raises UnknownNameError if there is none."""
+    return _family(name).names()
+
+
 def _family(name: str):
     key = name.split("/")[0].split("_")[0]
     if key not in FAMILIES:

@@ -228,6 +228,18 @@ class LiberoEnv(RobotEnv):
         """The simulator's own goal check, now."""
         return bool(self.sim_env.check_success())
 
+    def score(self) -> float:
+        """The share of the goal's parts that hold now."""
+        inner = self.sim_env.env
+        parts = [inner._eval_predicate(part) for part in inner.parsed_problem["goal_state"]]
+        return sum(map(bool, parts)) / len(parts)
+
+    def hold(self, steps: int) -> None:
+        """Let ``steps`` control steps go by without motion, the gripper opening; none of them is counted."""
+        for _ in range(steps):
+            self.sim_env.env.step(_HOLD)
+        self._moment += 1
+
     def place(self, qpos: NDArray[np.float64]) -> None:
         """Write all joint positions, at rest, with the arm holding where it then is and the gripper opening."""
         self.sim.data.qpos[:] = qpos
@@ -274,6 +286,13 @@ class LiberoEnv(RobotEnv):
 
     def _reset(self, options: dict[str, Any]) -> None:
         init = init_state(self, options)
+        self.build()
+        if init is not None:
+            self._restore(init)
+        self.hold(self.settle_steps)
+
+    def build(self) -> None:
+        """A new scene, its things placed as its file says, drawn from the environment's own generator."""
         inner = self.sim_env.env
         # LIBERO's placement samplers draw from numpy's global generator.
         before = np.random.get_state()
@@ -286,10 +305,6 @@ class LiberoEnv(RobotEnv):
         for name, observable in inner._observables.items():
             observable.set_enabled(False)
             observable.set_active(False)
-        if init is not None:
-            self._restore(init)
-        for _ in range(self.settle_steps):
-            inner.step(_HOLD)
 
     def _restore(self, index: int) -> None:
         self.sim_env.set_state(self._inits[index])

@@ -17,7 +17,7 @@ from cosmos_robot.data.workers import Job, NotDemonstrated
 from cosmos_robot.envs import make
 from cosmos_robot.envs.experts import CLOSED, OPEN, Phase, PickPlace, PickPlaceExpert
 from cosmos_robot.envs.libero import LiberoEnv
-from cosmos_robot.envs.libero_layouts import draw_layout
+from cosmos_robot.envs.libero_layouts import lay_out
 from cosmos_robot.envs.libero_scene import MAX_OBJECTS, OBJECT_CLASSES, LiberoScene
 from cosmos_robot.types import Observation
 
@@ -81,13 +81,7 @@ class LiberoDemonstrator:
             self._scene, self._left = LiberoScene(self._env), _LAYOUTS_PER_RESET
             self._plan, self._settled = plan_of(self._scene), self._env.snapshot()
         self._left -= 1
-        self._env.restore(self._settled)
-        qpos = draw_layout(self._scene, rng)
-        joints = self._env.arm._ref_joint_pos_indexes
-        qpos[joints] += rng.normal(0, 0.02, len(joints))
-        self._env.place(qpos)
-        for _ in range(4):
-            self._env.step(np.array([0, 0, 0, 0, 0, 0, OPEN]))
+        lay_out(self._scene, self._settled, rng)
         return self._scene, self._plan
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cosmos_robot.envs.libero import Snapshot
 from cosmos_robot.envs.libero_scene import LiberoScene
 from cosmos_robot.errors import InputError
 
@@ -34,6 +35,19 @@ class _Boxes:
         low_i, high_i = self.low[i, :2] + shift[i], self.high[i, :2] + shift[i]
         low_j, high_j = self.low[j, :2] + shift[j], self.high[j, :2] + shift[j]
         return float(np.max(np.maximum(low_i - high_j, low_j - high_i)))
+
+
+def lay_out(scene: LiberoScene, settled: Snapshot, rng: np.random.Generator) -> None:
+    """From the scene at rest to a fresh layout, the arm at home but for noise of its joints (sd 0.02 rad).
+
+    settled: of the scene's environment, since it was built. Raises InputError as ``draw_layout``.
+    """
+    scene.env.restore(settled)
+    qpos = draw_layout(scene, rng)
+    joints = scene.env.arm._ref_joint_pos_indexes
+    qpos[joints] += rng.normal(0, 0.02, len(joints))
+    scene.env.place(qpos)
+    scene.env.hold(4)
 
 
 def draw_layout(scene: LiberoScene, rng: np.random.Generator) -> NDArray[np.float64]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from cosmos_robot.data.episodes import EpisodeInfo
 from cosmos_robot.eval.protocol import Job
 from cosmos_robot.eval.results import EpisodeError, EpisodeRecord
 from cosmos_robot.eval.runner import Listener
@@ -16,7 +17,7 @@ from cosmos_robot.eval.runner import Listener
 class RunProgress(Listener):
     """Running success and time left of ``total`` episodes, ``done`` of which were finished earlier."""
 
-    def __init__(self, title: str, total: int, done: Sequence[EpisodeRecord], console: Console):
+    def __init__(self, title: str, total: int, done: Sequence[EpisodeRecord | EpisodeInfo], console: Console):
         self._console, self._total = console, total
         self._finished, self._successes = len(done), sum(record.success for record in done)
         self._lost, self._earlier, self._began = 0, len(done), time.monotonic()
@@ -43,11 +44,11 @@ class RunProgress(Listener):
         self._finished += 1
         self._successes += record.success
         outcome = "success" if record.success else "failure"
-        self._tell(f"{job.env_name} init {job.init}: {outcome} in {record.steps} steps")
+        self._tell(f"{job.label}: {outcome} in {record.steps} steps")
 
     def on_error(self, job: Job, error: EpisodeError) -> None:
         self._lost += 1
-        self._tell(f"{job.env_name} init {job.init}: not run, two workers were lost with it; the last: {error.message}")
+        self._tell(f"{job.label}: not run; {error.message}")
 
     def _tell(self, what: str) -> None:
         self._bar.update(self._task, advance=1, rate=self._rate())

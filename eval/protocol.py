@@ -114,6 +114,11 @@ class Job:
         return f"{self.suite}/{self.task}"
 
     @property
+    def label(self) -> str:
+        """The episode in words."""
+        return f"{self.env_name} init {self.init}"
+
+    @property
     def key(self) -> tuple[int, int]:
         """What pairs this episode with the same one of another result of its suite."""
         return self.task, self.init

@@ -76,20 +76,37 @@ def collect(
     """
     require_absent(Path(out))
     collection = record(jobs, demonstrator, robot, out, progress=progress, **options)
-    staging = Staging(collection.staging)
     about = {"failed": len(collection.failed), "lost": len(collection.lost), **(notes or {})}
-    episodes = (staging.load(name) for name in collection.kept)
-    try:
-        write_dataset(episodes, out, robot, stride=stride, notes=about, total=len(collection.kept), progress=progress)
-    except KeyboardInterrupt as stop:
-        raise Interrupted(
-            f"stopped while writing {out}; all {len(collection.kept)} episodes are safe in {collection.staging}; "
-            "run the same command again to write it"
-        ) from stop
-    write_sheet(EpisodeStore(out), f"{out}.png")
+    publish(out, collection.kept, robot, stride=stride, notes=about, progress=progress)
     if not keep_staging:
         shutil.rmtree(collection.staging)
     return collection
+
+
+def publish(
+    out: str | Path,
+    keys: Sequence[str],
+    robot: RobotSpec,
+    *,
+    stride: int,
+    fps: int | None = None,
+    notes: Mapping[str, Any],
+    progress: bool,
+) -> None:
+    """Write the staged episodes ``keys`` as the dataset ``out``, and its contact sheet to ``<out>.png``.
+
+    The rest is as for ``write_dataset``. Raises Interrupted on Ctrl-C; what is staged stays.
+    """
+    staging = Staging(staging_folder(out))
+    about = {"stride": stride, "fps": fps, "notes": notes, "total": len(keys), "progress": progress}
+    try:
+        write_dataset((staging.load(key) for key in keys), out, robot, **about)
+    except KeyboardInterrupt as stop:
+        raise Interrupted(
+            f"stopped while writing {out}; all {len(keys)} episodes are safe in {staging.folder}; "
+            "run the same command again to write it"
+        ) from stop
+    write_sheet(EpisodeStore(out), f"{out}.png")
 
 
 def record(
@@ -113,7 +130,7 @@ def record(
     _require_distinct(jobs)
     folder = staging_folder(out)
     with owned(folder, f"collecting into {folder}"):
-        _require_same(folder, demonstrator, robot)
+        require_same(folder, {"demonstrator": asdict(demonstrator), "robot": robot.model_dump(mode="json")})
         staging = Staging(folder)
         staging.clean()
         done = _finished(folder, staging, jobs)
@@ -194,9 +211,10 @@ def _require_distinct(jobs: Sequence[Job]) -> None:
         raise InputError(f"jobs: {len(twice)} ids occur more than once, for instance {twice[0]!r}")
 
 
-def _require_same(folder: Path, demonstrator: DemonstratorSpec, robot: RobotSpec) -> None:
-    """Refuse to mix episodes of different demonstrators or robots in one staging folder."""
-    own = {"demonstrator": asdict(demonstrator), "robot": robot.model_dump(mode="json")}
+def require_same(folder: Path, own: Mapping[str, Any]) -> None:
+    """Refuse to mix episodes of different origins in one staging folder: ``own`` names what makes them, part by part.
+
+    Raises InputError naming the part in which the folder was begun otherwise."""
     text = json.dumps(own, indent=2, sort_keys=True, default=str)
     path = folder / COLLECTION_FILE
     if not path.is_file():

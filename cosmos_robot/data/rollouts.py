@@ -127,6 +127,11 @@ def rollout_of(episode: Episode) -> Rollout:
     )
 
 
+def rows_per_second(robot: RobotSpec, execute: int) -> int:
+    """The rate that LeRobot is told for decisions every ``execute`` control steps: the nearest whole number."""
+    return max(1, round(robot.rate_hz / execute))
+
+
 def write_rollouts(
     rollouts: Iterable[Rollout],
     folder: str | Path,
@@ -152,7 +157,7 @@ def write_rollouts(
         folder,
         robot,
         stride=execute,
-        fps=max(1, round(robot.rate_hz / execute)),
+        fps=rows_per_second(robot, execute),
         notes=notes,
         total=total,
         progress=progress,

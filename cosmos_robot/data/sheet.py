@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image as PILImage
 from PIL import ImageDraw, ImageFont
 
-from cosmos_robot.data.episodes import Episode
+from cosmos_robot.data.episodes import Episode, EpisodeInfo
 from cosmos_robot.errors import InputError
 
 MARGIN = 6
@@ -92,9 +92,15 @@ def _caption(episode: Episode) -> str:
     info = episode.info
     about = [
         f"{info.suite}/{info.task}  seed {info.seed}",
-        f"{info.source}, {'success' if info.success else 'failure'}",
+        f"{info.source}, {_outcome(info)}",
     ]
     return "\n".join([*textwrap.wrap(episode.instruction, 30), *about, f"{len(episode)} rows", *episode.images])
+
+
+def _outcome(info: EpisodeInfo) -> str:
+    if info.success or not info.score:
+        return "success" if info.success else "failure"
+    return f"failure, score {info.score:.2f}"
 
 
 def _scaled(frame: np.ndarray, height: int) -> PILImage.Image:

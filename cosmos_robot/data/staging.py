@@ -12,6 +12,8 @@ import json
 import os
 import zipfile
 import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -46,16 +48,26 @@ class Staging:
 
     def load(self, key: str) -> Episode:
         """Read one episode. Raises CheckpointError if it is absent or its bytes are damaged."""
+        with self._opened(key) as arrays:
+            return _unpack(arrays)
+
+    @contextmanager
+    def _opened(self, key: str) -> Iterator[Mapping[str, NDArray]]:
         path = self.path(key)
         try:
             with np.load(path, allow_pickle=False) as arrays:
-                return _unpack(arrays)
+                yield arrays
         except FileNotFoundError as error:
             raise CheckpointError(f"no staged episode {key!r} in {self.folder}") from error
         except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError, OSError) as error:
             raise CheckpointError(
                 f"{path} is damaged ({error}); delete it and collect again, which repeats only this episode"
             ) from error
+
+    def info(self, key: str) -> EpisodeInfo:
+        """Where one episode came from, without unpacking its pictures. Raises as ``load``."""
+        with self._opened(key) as arrays:
+            return EpisodeInfo(**json.loads(arrays["about"].tobytes())["info"])
 
     def keys(self) -> list[str]:
         """Keys of all complete files, sorted."""

@@ -5,13 +5,40 @@ The top layer, beside the command line: the only place under ``cosmos_robot`` th
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from cosmos_robot.errors import InputError
 from cosmos_robot.registry import Registry
 
 RECIPES = Registry("recipe")
 RECIPES.add("tiny-libero", "cosmos_robot.recipes.tiny_libero:reproduce")
+
+
+@dataclass(frozen=True)
+class RolloutFlags:
+    """How the rollouts of a policy are made."""
+
+    execute: int | None = None
+    """Rows run per decision; the contract's when not given."""
+    max_steps: int | None = None
+    """Control steps after which an episode ends; the environment's own budget when not given."""
+    noise: float = 0.0
+    """Correlated noise on the commands, as a share of half their range; rotations get 0.3 of it, grippers none."""
+    seed: int = 0
+    """From which the seed of every decision is derived; each decision has its own."""
+    plan: str | None = None
+    """Decide by search, such as best-of-8."""
+    contract: str | None = None
+    """Contract that the policies random and zero act under: a name, a checkpoint's folder or a file."""
+    device: str = "cpu"
+    """Where the policy computes."""
+    threads: int = 1
+    """Threads of the policy's computations on CPU."""
 
 
 def train(
@@ -41,33 +68,61 @@ def train(
 
 
 def collect(
-    out: Path,
-    envs: tuple[str, ...],
+    out: Path | None = None,
+    envs: Annotated[tuple[str, ...], tyro.conf.arg(aliases=["--env"])] = (),
     episodes: int = 20,
     first_seed: int = 1000,
     workers: int = 2,
     checkpoint: str | None = None,
+    policy: str | None = None,
+    rollouts: RolloutFlags = RolloutFlags(),
 ) -> None:
-    """Record scripted demonstrations in LIBERO, in layouts of their own, as a LeRobot v3 dataset with a picture sheet.
+    """Record episodes as a LeRobot v3 dataset with a picture sheet: scripted demonstrations in LIBERO, or with --policy
+    the rollouts of a policy in any environment. They begin in layouts of their own, never in those of an evaluation.
 
     Args:
-        out: dataset folder to write; the picture sheet lies beside it.
+        out: dataset folder to write; the picture sheet lies beside it. runs/demonstrations, or runs/rollouts/POLICY, if
+            not given.
         envs: environments, for instance libero_object/0 libero_object/1.
-        episodes: attempts per environment; those that fail are counted and left out.
+        episodes: attempts per environment. Demonstrations that fail are counted and left out; rollouts are all kept.
         first_seed: layouts are drawn from this seed and the ones that follow.
-        workers: processes that record.
+        workers: simulator processes.
         checkpoint: let this policy (shipped name or folder) drive and only label where it gets to (DAgger).
+        policy: whose rollouts to record: shipped name, folder, hub id, tcp://HOST:PORT, random or zero.
+        rollouts: how rollouts are made.
     """
-    from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
     from cosmos_robot.data.lerobot_writing import require_absent
-    from cosmos_robot.envs.libero import find_task
-    from cosmos_robot.recipes.tiny_libero import record_demos
 
     if not envs:
         raise InputError("collect: name at least one environment, for instance libero_object/0")
     if episodes < 1 or first_seed < 0:
         raise InputError(f"collect: expected episodes >= 1 and first_seed >= 0, got {episodes} and {first_seed}")
+    if out is None:
+        out = Path("runs/demonstrations") if policy is None else Path("runs/rollouts") / _file_name(policy)
     require_absent(out)
+    if policy is not None:
+        if checkpoint is not None:
+            raise InputError("--policy records what a policy does, --checkpoint corrects one; choose one of them")
+        from cosmos_robot.recipes.rollouts import record_rollouts
+
+        record_rollouts(policy, out, envs, episodes, first_seed, workers, rollouts)
+        return
+    if rollouts != RolloutFlags():
+        raise InputError("--noise, --execute and their like are about rollouts; say whose with --policy")
+    _demonstrate(out, envs, episodes, first_seed, workers, checkpoint)
+
+
+def _file_name(policy: str) -> str:
+    return re.sub("[^A-Za-z0-9_.-]+", "-", policy).strip("-.")
+
+
+def _demonstrate(
+    out: Path, envs: tuple[str, ...], episodes: int, first_seed: int, workers: int, checkpoint: str | None
+) -> None:
+    from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
+    from cosmos_robot.envs.libero import find_task
+    from cosmos_robot.recipes.tiny_libero import record_demos
+
     for env in envs:
         find_task(env)
     driver = None if checkpoint is None else find_checkpoint(checkpoint).folder
