@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
 from cosmos_robot.backbone.cosmos3.acceleration import run_by_methods
 from cosmos_robot.errors import CheckpointError, InputError
@@ -66,9 +66,8 @@ class Crew:
         """``transformer`` ready to be run by all."""
         return Root(transformer)
 
-    def whole_state(self, root: Root) -> dict[str, Tensor]:
-        """The transformer's weights, whole, in every process."""
-        return root.transformer.state_dict()
+    def settle(self, root: Root) -> None:
+        """Forget gathered weights: those of before a change would be used after it."""
 
     def close(self) -> None:
         """Leave."""
@@ -120,12 +119,16 @@ class ShardedCrew(Crew):
         fully_shard(root, mesh=self._mesh, mp_policy=policy)
         return root
 
+    def settle(self, root: Root) -> None:
+        for module in root.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
     def whole_state(self, root: Root) -> dict[str, Tensor]:
+        """The transformer's weights, whole, in the first process; nothing in the others."""
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         whole = get_model_state_dict(root, options=options)
-        if not self.rank:
-            return {name.removeprefix("transformer."): value for name, value in whole.items()}
-        return {}
+        return {name.removeprefix("transformer."): value for name, value in whole.items()}
 
     def close(self) -> None:
         if self._joined:

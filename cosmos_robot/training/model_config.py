@@ -80,7 +80,7 @@ class PostTraining:
 
     lr: peak. head_factor: times that for action heads and their embedding. schedule, warmup, final_lr: as in
     ``loop.Cycle``; the reference decays linearly.
-    betas, eps, weight_decay, clip: of AdamW; vectors are not decayed, which is ours.
+    betas, eps, weight_decay, clip: of AdamW; that vectors and action heads are not decayed is ours.
     trainable: ``generator`` (the generator half, its projections, time embedder and action heads; the text half and the
     embeddings stay as they are) or ``all``, for models without a trained text half.
     heads: ``keep`` or ``reinitialise`` the rows of the action heads that belong to the streams' domains.

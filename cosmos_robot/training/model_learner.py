@@ -128,6 +128,7 @@ class ModelLearner:
     @contextmanager
     def averaged(self) -> Iterator[Root]:
         """The transformer with the averaged weights, in evaluation mode; afterwards it trains on as before."""
+        self.crew.settle(self.root)
         with self.average.in_place(), torch.no_grad():
             self._work.refresh()
             self._forget_text()
@@ -139,6 +140,7 @@ class ModelLearner:
                 self.root.train()
                 self._work.module.train()
                 self._forget_text()
+                self.crew.settle(self.root)
 
     def _forget_text(self) -> None:
         if self._text_trained:

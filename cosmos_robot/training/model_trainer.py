@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from diffusers import AutoencoderKLWan, Cosmos3OmniTransformer
-from transformers import PreTrainedTokenizerBase
 
 from cosmos_robot.backbone.cosmos3.load import Checkpoint, check_contract, load_checkpoint, save_checkpoint
 from cosmos_robot.backbone.cosmos3.tiny import initialise
@@ -30,6 +31,9 @@ from cosmos_robot.training.order import EpisodeOrder, Packing, StepOrder, Stream
 from cosmos_robot.training.parameters import choose_trained, reinitialise_heads
 from cosmos_robot.training.session import Budget, RunFolder
 from cosmos_robot.training.trackers import trackers
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 EXPORT, ADAPTER, CONTRACTS = "export", "adapter", "contracts"
 _MAY_DIFFER = (
@@ -63,6 +67,7 @@ def train_model(
 
 def _train(config: ModelTraining, sources, closed_loop: ClosedLoop | None, crew: Crew) -> Path:
     start = load_checkpoint(config.start, dtype=torch.float32, contract=config.streams[0].contract)
+    start.vae.to(crew.device)
     with _first_alone(crew):
         stores = [_stores(stream, sources, start.vae, config) for stream in config.streams]
     contracts = _contracts(config, stores, crew)
@@ -75,7 +80,7 @@ def _train(config: ModelTraining, sources, closed_loop: ClosedLoop | None, crew:
         for i, contract in enumerate(contracts)
     ]  # fmt: skip
     learner = _Learner(transformer, streams, _order(config, streams, crew), config, crew)
-    parts = _Parts(start, contracts[0], learner, crew)
+    parts = _Parts(start, contracts[0], learner, crew, adapted, config)
     learner.measure = _measure(config, streams, parts, closed_loop)
     folder = _folder(config, learner, crew)
     cycle = Cycle(
@@ -89,7 +94,7 @@ def _train(config: ModelTraining, sources, closed_loop: ClosedLoop | None, crew:
     finally:
         if isinstance(folder, ShardedFolder):
             folder.finish()
-    return _export(config, parts, adapted, folder)
+    return _export(config, parts, folder)
 
 
 class _Learner(ModelLearner):
@@ -110,24 +115,21 @@ class _Parts:
     learner: ModelLearner
     crew: Crew
 
-    @property
-    def vae(self) -> AutoencoderKLWan:
-        return self.start.vae
+    adapted: PeftModel | None
+    config: ModelTraining
 
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        return self.start.tokenizer
-
-    def whole(self) -> Cosmos3OmniTransformer | None:
-        """The transformer as it is now; of a sharded one a whole copy in the first process, None in the others."""
+    def whole(self) -> tuple[Cosmos3OmniTransformer, PeftModel | None] | None:
+        """The transformer as it is now, and peft's handle on its adapters; of a sharded one a whole copy in the first
+        process, None in the others."""
         if not self.crew.sharded:
-            return self.learner.transformer
+            return self.learner.transformer, self.adapted
         state = self.crew.whole_state(self.learner.root)
         if self.crew.rank:
             return None
         copy = Cosmos3OmniTransformer.from_config(self.learner.transformer.config)
+        adapted = _adapted(copy, self.config)
         copy.load_state_dict(state)
-        return copy
+        return copy, adapted
 
 
 def _measure(config: ModelTraining, streams: Sequence[StreamSamples], parts: _Parts, closed_loop: ClosedLoop | None):
@@ -140,8 +142,8 @@ def _measure(config: ModelTraining, streams: Sequence[StreamSamples], parts: _Pa
         learner, start = parts.learner, parts.start
         with learner.averaged() as root:
             measures = validation(root, learner.texts)
-            if closed_loop is not None and (transformer := parts.whole()) is not None:
-                now = Checkpoint(config.out.name, config.out, transformer.eval(), start.vae, start.tokenizer,
+            if closed_loop is not None and (whole := parts.whole()) is not None:
+                now = Checkpoint(config.out.name, config.out, whole[0].eval(), start.vae, start.tokenizer,
                                  start.scheduler_config, parts.contract)  # fmt: skip
                 measures |= {f"closed_loop_{name}": float(value) for name, value in closed_loop(now).items()}
         return measures
@@ -203,7 +205,7 @@ def _transformer(config: ModelTraining, start: Checkpoint, contracts: Sequence[C
     return transformer
 
 
-def _adapted(transformer: Cosmos3OmniTransformer, config: ModelTraining):
+def _adapted(transformer: Cosmos3OmniTransformer, config: ModelTraining) -> PeftModel | None:
     """peft's handle on the adapters, None without; either way only what is trained requires gradients."""
     if config.lora is None:
         choose_trained(transformer, config.recipe)
@@ -217,7 +219,7 @@ def _order(config: ModelTraining, streams: Sequence[StreamSamples], crew: Crew) 
     orders = []
     for stream, spec in zip(streams, config.streams, strict=True):
         episodes = EpisodeOrder(
-            stream.clips.training, stream.clips.lengths, config.shuffle_episodes, (config.seed, stream.index)
+            stream.clips.training, stream.clips.lengths, config.shuffle_episodes, (config.seed, 0xE9, stream.index)
         )
         dropout = config.recipe.caption_dropout
         orders.append(StreamOrder(stream.index, episodes, spec.modes, dropout, config.seed))
@@ -239,19 +241,21 @@ def _folder(config: ModelTraining, learner: ModelLearner, crew: Crew) -> RunFold
     return folder
 
 
-def _export(config: ModelTraining, parts: _Parts, adapted, folder: RunFolder) -> Path:
+def _export(config: ModelTraining, parts: _Parts, folder: RunFolder) -> Path:
     target = config.out / EXPORT
     parts.learner.average.exchange()
-    transformer = parts.whole()
-    if transformer is not None:
+    whole = parts.whole()
+    if whole is not None:
+        transformer, adapted = whole
         if adapted is not None:
             from cosmos_robot.backbone.cosmos3.lora import merge, save_adapter
 
+            shutil.rmtree(config.out / ADAPTER, ignore_errors=True)
             save_adapter(adapted, config.out / ADAPTER)
             transformer = merge(adapted)
         save_checkpoint(
-            target, transformer=transformer, vae=parts.vae, tokenizer=parts.tokenizer, contract=parts.contract,
-            overwrite=True,
+            target, transformer=transformer, vae=parts.start.vae, tokenizer=parts.start.tokenizer,
+            contract=parts.contract, overwrite=True,
         )  # fmt: skip
         draw_curves(folder)
     parts.crew.agree(0.0)

@@ -38,21 +38,17 @@ def choose_trained(transformer: nn.Module, recipe: PostTraining) -> None:
 
 
 def parameter_groups(module: nn.Module, recipe: PostTraining) -> list[dict]:
-    """AdamW's groups of what requires gradients: action heads and the rest, matrices and vectors (not decayed)."""
+    """AdamW's groups of what requires gradients. Vectors are not decayed, nor are action heads, whose rows of other
+    domains would fade. ``factor``: how much faster than the rate a group learns."""
     trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-    groups = []
-    for heads in (False, True):
-        for matrix in (True, False):
-            members = [(n, p) for n, p in trained if is_head(n) == heads and (p.ndim >= 2) == matrix]
-            groups.append(
-                {
-                    "name": f"{'heads' if heads else 'generator'} {'matrices' if matrix else 'vectors'}",
-                    "params": [p for _, p in members],
-                    "factor": recipe.head_factor if heads else 1.0,
-                    "weight_decay": recipe.weight_decay if matrix else 0.0,
-                }
-            )
-    return [group for group in groups if group["params"]]
+    rest = [p for name, p in trained if not is_head(name)]
+    groups = [
+        {"name": "matrices", "params": [p for p in rest if p.ndim >= 2], "weight_decay": recipe.weight_decay},
+        {"name": "vectors", "params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
+        {"name": "heads", "params": [p for n, p in trained if is_head(n)], "weight_decay": 0.0},
+    ]
+    factors = {"heads": recipe.head_factor}
+    return [group | {"factor": factors.get(group["name"], 1.0)} for group in groups if group["params"]]
 
 
 def optimizer(module: nn.Module, recipe: PostTraining) -> torch.optim.AdamW:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -10,8 +12,10 @@ from dots import draw_episode
 
 from cosmos_robot.backbone.cosmos3.untrained import save_untrained
 from cosmos_robot.contract import Contract
+from cosmos_robot.errors import Interrupted
 from cosmos_robot.training.cache import EpisodeList
 from cosmos_robot.training.model_config import ModelTraining, PostTraining, Sharding, Stream
+from cosmos_robot.training.model_learner import ModelLearner
 from cosmos_robot.training.model_trainer import train_model
 
 SMALL = {
@@ -51,13 +55,38 @@ def small_run(folder: Path, contract: Contract, **changes) -> ModelTraining:
     return ModelTraining(**{**settings, **changes})
 
 
-def main(folder: Path, out: str, action: str) -> None:
-    """What a started process does: train ``folder/out`` from the settings that lie in ``folder``."""
-    contract = Contract.load(folder)
-    changes = {"sharding": Sharding(replicas=2 if action == "hsdp" else 1)} if action in ("shard", "hsdp") else {}
-    config = small_run(folder, contract, save_seconds=0.0, **changes)
-    train_model(dataclasses.replace(config, out=folder / out), {"dots": [dots()]})
+def interrupted_at(step: int, number: int) -> None:
+    """Send this process signal ``number`` in the middle of step ``step`` of the next run."""
+    whole = ModelLearner.train_step
+
+    def train_step(self, cycle, at, rate):
+        if at == step:
+            ModelLearner.train_step = whole
+            os.kill(os.getpid(), number)
+        return whole(self, cycle, at, rate)
+
+    ModelLearner.train_step = train_step
+
+
+def main(folder: Path, action: str, step: int) -> None:
+    """What a started process does with the settings that lie in ``folder``.
+
+    kill: train, and die in step ``step`` by SIGKILL. shard, hsdp: train with the other processes; in that step the last
+    of them gets Ctrl-C; train on.
+    """
+    config = small_run(folder, Contract.load(folder), out=folder / action, save_seconds=0.0)
+    if action == "kill":
+        interrupted_at(step, signal.SIGKILL)
+        train_model(config, {"dots": [dots()]})
+    config = dataclasses.replace(config, sharding=Sharding(replicas=2 if action == "hsdp" else 1))
+    if os.environ["RANK"] == "1":
+        interrupted_at(step, signal.SIGINT)
+    try:
+        train_model(config, {"dots": [dots()]})
+    except Interrupted:
+        (folder / f"{action}-interrupted-{os.environ['RANK']}").touch()
+    train_model(config, {"dots": [dots()]})
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
