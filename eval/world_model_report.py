@@ -231,8 +231,9 @@ def _films(records: Sequence[Mapping[str, Any]], folder: Path) -> str:
         words = ", ".join(f"{k} {error[k]:.0f}" for k in ("true", *KINDS, "last") if error.get(k) is not None)
         out.append(
             f'<figure><video controls muted loop playsinline preload="metadata" src="data:video/mp4;base64,{film}">'
-            f'</video><img alt="the last frames" src="data:image/png;base64,{still}"><figcaption>{escape(record["key"])}: '
-            f"{escape(record['instruction'])}. Truth, predicted, last frame; below the end, with the difference. "
+            f'</video><img alt="the last frames" src="data:image/png;base64,{still}">'
+            f"<figcaption>{escape(record['key'])}: {escape(record['instruction'])}. "
+            "Truth, predicted, last frame; below the end, with the difference. "
             f"Squared error where something moved: {escape(words or 'nothing moved')}</figcaption></figure>"
         )
     return f'<section class="films"><h2>Films</h2>{"".join(out)}</section>' if out else ""

@@ -3,8 +3,6 @@ thing wrong on purpose."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from cosmos_robot.contract import Contract
@@ -48,7 +46,7 @@ def dot_contract(**changes) -> Contract:
 
 
 class DotEnv(FakeEnv):
-    """A hand that moves by up to 6 cm per step, a target that is always in the same place, and no end but the budget."""
+    """A hand that moves by up to 6 cm per step, a target that is always in one place, and no end but the budget."""
 
     def places(self, rng):
         return rng.uniform(-0.4, 0.4, 2), GOAL
@@ -90,6 +88,7 @@ class Oracle(WorldModel):
 
     def __init__(self, contract: Contract | None = None):
         self.contract = contract or dot_contract()
+        self.env = DotEnv(0, step_budget=10**6)
 
     @property
     def cameras(self):
@@ -121,18 +120,18 @@ class Oracle(WorldModel):
         return compose_canvas(self.contract, observation.images)
 
     def _video(self, state, rows, chunk, instruction, time, first):
-        env = DotEnv(0, step_budget=10**6)
+        env = self.env
         env.reset(seed=0)
         env._hand, env._grip = np.array(state["position"]), float(state["grip"][0])
         frames = [first]
         for step, row in enumerate(rows, start=1):
-            env.step(np.clip(row, -1, 1))
+            env._step(np.clip(row, -1, 1))
             if step % PER_FRAME == 0:
-                frames.append(self.drawn(dict(env.observe().images)))
+                frames.append(self.drawn({name: env._draw(name) for name in self.cameras}))
         shown = np.stack(frames)
         rate = self.contract.robot.rate_hz / PER_FRAME
         video = LazyFrames(lambda: shown, shown.shape)
-        return VideoPrediction(video, chunk, instruction, rate, time, "oracle", dict(env.observe().state))
+        return VideoPrediction(video, chunk, instruction, rate, time, "oracle", env._state())
 
 
 class Unnormalised(Oracle):
@@ -191,7 +190,3 @@ class Nearness(ValueModel):
 
 def chunk_of(values, time: float = 0.0) -> ActionChunk:
     return ActionChunk(np.asarray(values, float), FAKE_ROBOT.rate_hz, time)
-
-
-def moved_on(observation, **changes):
-    return replace(observation, **changes)

@@ -1,0 +1,184 @@
+"""A world model as an environment."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cosmos_robot.backbone.cosmos3.untrained import save_untrained, untrained_contract
+from cosmos_robot.contract import Contract, ModelSpec, require_fit
+from cosmos_robot.envs import conformance
+from cosmos_robot.envs.base import execute
+from cosmos_robot.envs.fakes import TASKS, FakeEnv
+from cosmos_robot.envs.world_model import WorldModelEnv, camera_picture
+from cosmos_robot.errors import ContractError, InputError
+from cosmos_robot.eval.world_model_windows import windows_of
+from cosmos_robot.images import compose_canvas, side_by_side
+from cosmos_robot.policies import load_world_model
+from cosmos_robot.policies.fakes import RandomPolicy, StillWorld
+
+SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
+
+
+@pytest.fixture
+def starts(dots):
+    """Two moments of the dot's environment."""
+    run = dots.DotSource(1).run(0, dots.dot_contract())
+    return [window.observation(dots.dot_contract()) for window in windows_of(run, dots.dot_contract(), 1, 2)]
+
+
+def test_kit_from_recorded_starts(dots, starts) -> None:
+    conformance.run(lambda: WorldModelEnv(dots.Oracle(), starts, step_budget=30))
+
+
+def test_kit_from_a_simulator(dots) -> None:
+    conformance.run(lambda: WorldModelEnv(dots.Oracle(), FakeEnv(0), step_budget=30))
+
+
+def frame_contract() -> Contract:
+    """The fake robot under Cosmos 3 with latent frames, every verb."""
+    robot = FakeEnv.robot
+    made = untrained_contract(robot, "frames", chunk=4, execute=2)
+    canvas = made.model.canvas.model_dump()
+    placed = side_by_side({c.name: c for c in robot.cameras}, 32, 32)
+    canvas |= {"height": 32, "width": 64, "arrangement": "frames", "placements": [p.model_dump() for p in placed]}
+    changes = {
+        "modes": ("policy", "world_model", "value"),
+        "actions_per_frame": 4,
+        "frames": (
+            "blank",
+            "state",
+            "table",
+            "hand",
+            "action",
+            "future state",
+            "future table",
+            "future hand",
+            "value",
+        ),
+        "canvas": canvas,
+        "sampler": made.model.sampler.model_copy(update={"steps": 2}).model_dump(),
+    }
+    return Contract(robot=robot, model=ModelSpec.model_validate(made.model.model_dump() | changes))
+
+
+def test_kit_over_an_untrained_checkpoint_with_latent_frames(tmp_path) -> None:
+    """Its states are wild, its success is none; all promises hold."""
+    folder = save_untrained(tmp_path / "frames", frame_contract(), TASKS, **SMALL)
+    world = load_world_model(folder)
+    conformance.run(lambda: WorldModelEnv(world, FakeEnv(1), step_budget=8))
+
+
+def test_kit_over_an_untrained_forward_model(tmp_path) -> None:
+    """It predicts no state: refused, unless that of the start is to be held."""
+    made = untrained_contract(FakeEnv.robot, "forward", chunk=4, execute=2)
+    changes = {"modes": ("forward_dynamics",), "state_row": False}
+    contract = Contract(robot=made.robot, model=ModelSpec.model_validate(made.model.model_dump() | changes))
+    world = load_world_model(save_untrained(tmp_path / "forward", contract, TASKS, **SMALL))
+    with pytest.raises(ContractError, match="unpredicted_state='hold'"):
+        WorldModelEnv(world, FakeEnv(0), step_budget=8)
+    conformance.run(lambda: WorldModelEnv(world, FakeEnv(0), step_budget=8, unpredicted_state="hold"))
+
+
+def test_rows_one_by_one_or_at_once_end_alike(dots, starts) -> None:
+    """And as the true physics: across the ends of chunks, inside them, and over a seam of two calls."""
+    rows = conformance.some_actions(FakeEnv(0), 21, seed=3)
+    truth = dots.DotEnv(0, step_budget=10**6)
+    truth.reset(seed=0)
+    truth._hand = np.array(starts[0].state["position"])
+    expected = execute(truth, rows).observation.state["position"]
+    ends = []
+    for sizes in ([21], [1] * 21, [5, 16], [8, 8, 5]):
+        env = WorldModelEnv(dots.Oracle(), starts, step_budget=100)
+        env.reset(seed=0, options={"init_state": 0})
+        taken = 0
+        for size in sizes:
+            result = execute(env, rows[taken : taken + size])
+            taken += size
+            assert result.steps == size and env.control_steps == taken
+        ends.append(result.observation)
+        assert [len(p) for p in env.imagined] == [3, 3, 3]
+    for end in ends:
+        assert np.allclose(end.state["position"], expected)
+        assert end.time == 21 / FakeEnv.robot.rate_hz
+        assert np.array_equal(end.images["table"], ends[0].images["table"])
+    assert np.array_equal(ends[0].images["table"], truth.render_camera("table"))
+
+
+def test_it_looks_at_the_present_moment(dots, starts) -> None:
+    """Inside a chunk a model with a frame every four steps shows the next frame, the robot having stopped."""
+    env = WorldModelEnv(dots.Oracle(), starts, step_budget=100)
+    first, _ = env.reset(seed=0, options={"init_state": 1})
+    assert np.array_equal(first.images["table"], starts[1].images["table"])
+    move = np.array([1.0, 0.5, -1.0])
+    for step in range(1, 9):
+        seen = env.step(move)[0]
+        truth = np.array(starts[1].state["position"]) + step * 0.06 * move[:2]
+        assert np.allclose(seen.state["position"], np.clip(truth, -1, 1))
+        expected = dots.DotEnv(0)
+        expected.reset(seed=0)
+        expected._hand = np.clip(truth, -1, 1)
+        assert np.array_equal(seen.images["table"], expected.render_camera("table")), step
+
+
+def test_success_is_what_the_value_says(dots, starts) -> None:
+    def run(**more):
+        env = WorldModelEnv(dots.Oracle(), starts, step_budget=60, **more)
+        seen, _ = env.reset(seed=0, options={"init_state": 0})
+        while env.running:
+            direction = np.clip((dots.GOAL - seen.state["position"]) / 0.06, -1, 1)
+            seen, reward, terminated, truncated, info = env.step([*direction, -1.0])
+        return reward, terminated, truncated, info
+
+    reward, terminated, truncated, info = run(value=dots.Nearness(), success_at=0.97)
+    assert (reward, terminated, truncated, info["success"]) == (1.0, True, False, True) and info["value"] >= 0.97
+    reward, terminated, truncated, info = run()
+    assert (reward, terminated, truncated, info["success"]) == (0.0, False, True, False) and info["value"] is None
+
+
+def test_a_policy_drives_in_it(dots) -> None:
+    policy = RandomPolicy(dots.dot_contract())
+    with WorldModelEnv(dots.Oracle(), FakeEnv(0), step_budget=20, value=dots.Nearness()) as env:
+        require_fit(policy.contract, env.robot)
+        seen, _ = env.reset(seed=5, options={"init_state": 3})
+        while env.running:
+            result = execute(env, policy.act([env.observe()], [env.control_steps])[0].values)
+        assert result.truncated and env.control_steps == 20
+    assert env._source._closed, "it closes the environment of its starts"
+
+
+def test_pictures_go_back_into_their_cameras(dots) -> None:
+    """Composing what was laid back gives the canvas again, for crops, turned cameras and letterboxes."""
+    made = dots.dot_contract()
+    places = made.model.canvas.model_dump()["placements"]
+    places[0] |= {"crop": {"top": 4, "left": 8, "height": 40, "width": 48}}
+    places[0] |= {"to": {"top": 0, "left": 0, "height": 20, "width": 24}}
+    places[1] |= {"to": {"top": 0, "left": 24, "height": 12, "width": 24}}
+    for changes in ({}, {"orientation": "rot180"}, {"fit": "letterbox"}):
+        canvas = made.model.canvas.model_dump() | {"height": 20, "width": 48, "placements": places} | changes
+        model = ModelSpec.model_validate(made.model.model_dump() | {"canvas": canvas})
+        contract = Contract(robot=made.robot, model=model)
+        noise = np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8)
+        frame = compose_canvas(contract, {"table": noise, "hand": noise[:24, :24]})
+        back = {camera: camera_picture(contract, camera, frame) for camera in ("table", "hand")}
+        assert np.abs(compose_canvas(contract, back).astype(int) - frame.astype(int)).max() <= 2, changes
+    assert not back["table"][:4].any(), "what no crop shows is black"
+
+
+def test_refusals(dots, starts) -> None:
+    with pytest.raises(InputError, match="got no start"):
+        WorldModelEnv(dots.Oracle(), [], step_budget=5)
+    with pytest.raises(InputError, match="step_budget"):
+        WorldModelEnv(dots.Oracle(), starts, step_budget=0)
+    with pytest.raises(ContractError, match="predicts pictures but no state"):
+        WorldModelEnv(StillWorld(dots.dot_contract()), starts, step_budget=5)
+    made = dots.dot_contract()
+    canvas = made.model.canvas.model_dump() | {"placements": made.model.canvas.model_dump()["placements"][:1]}
+    one = Contract(robot=made.robot, model=ModelSpec.model_validate(made.model.model_dump() | {"canvas": canvas}))
+    env = WorldModelEnv(StillWorld(one), starts, step_budget=5, unpredicted_state="hold")
+    env.reset(seed=0)
+    env.step(np.zeros(3))
+    with pytest.raises(ContractError, match="predicts no picture of camera 'hand'"):
+        env.render_camera("hand")
+    with pytest.raises(InputError, match="before reset"):
+        execute(WorldModelEnv(dots.Oracle(), starts, step_budget=5), np.zeros((2, 3)))
