@@ -135,8 +135,8 @@ def check_same_seed_same_states(env: RobotEnv) -> None:
 
 
 def check_step_results(env: RobotEnv) -> None:
-    """The clock advances by one period per step; success, terminated and truncated are booleans; looking again
-    changes nothing."""
+    """The clock advances by one period per step; success, terminated and truncated are booleans, the score is a share;
+    looking again changes nothing."""
     env.reset(seed=0)
     for step, action in enumerate(some_actions(env, STEPS), start=1):
         observation, reward, terminated, truncated, info = env.step(action)
@@ -148,6 +148,9 @@ def check_step_results(env: RobotEnv) -> None:
         for name, flag in flags.items():
             assert isinstance(flag, bool), f"{name} is {type(flag).__name__}, not bool"
         assert not (terminated and truncated), "an episode both terminated and was truncated"
+        score = env.score()
+        assert isinstance(score, float) and 0 <= score <= 1, f"score is {score!r}, not a number from 0 to 1"
+        assert score == 1 or not info["success"], f"score is {score} after a success"
     again = env.observe()
     assert (again.time, env.control_steps) == (observation.time, STEPS), "observe() moved the environment"
     assert np.array_equal(_joined(again), _joined(observation)), "observe() differs from what the last step returned"

@@ -24,6 +24,7 @@ SIDE = 512.0
 STEP_BUDGET = 300
 INIT_STATES = 200
 """gym-pusht's seeds below this are the initial states of evaluation; any other start is drawn from those above."""
+SUCCESS_COVERAGE = 0.95
 INSTRUCTION = "Push the T-shaped block onto the green outline"
 METRES = 0.001
 """A pixel in the ground truth, which counts in metres."""
@@ -57,6 +58,10 @@ class PushTEnv(RobotEnv):
         """(3,): x, y and angle of the T's own frame."""
         block = self.inner.block
         return np.array([*block.position, block.angle])
+
+    def score(self) -> float:
+        """The coverage as a share of what success takes."""
+        return min(self.coverage() / SUCCESS_COVERAGE, 1.0)
 
     def ground_truth(self) -> PushTTruth:
         return PushTTruth(self)

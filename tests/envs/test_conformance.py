@@ -104,6 +104,11 @@ class WrongClock(FakeEnv):
         return super()._step(action)
 
 
+class Boastful(FakeEnv):
+    def score(self):
+        return 2.0
+
+
 class Unbounded(FakeEnv):
     init_state_count = 11
 
@@ -136,6 +141,7 @@ class Undead(FakeEnv):
         (Flickering, "same_seed_same_states"),
         (NumpyFlag, "step_results"),
         (WrongClock, "step_results"),
+        (Boastful, "step_results"),
         (Random, "init_states"),
         (Unbounded, "init_states"),
         (NoReset, "step_after_end"),
