@@ -17,6 +17,8 @@ from cosmos_robot.registry import Registry
 
 RECIPES = Registry("recipe")
 RECIPES.add("tiny-libero", "cosmos_robot.recipes.tiny_libero:reproduce")
+RECIPES.add("trends-joint", "cosmos_robot.recipes.trends:joint")
+RECIPES.add("trends-adaptation", "cosmos_robot.recipes.trends:adaptation")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,305 @@
+"""Two trends of the Cosmos 3 report at this package's scale, on PushT, each with seeds, intervals and controls.
+
+``trends-joint`` (report, appendix E.4): one model trained as forward dynamics, inverse dynamics and policy together,
+against three trained as one of them, at equal steps for each mode. ``trends-adaptation`` (report, table 20): how fast a
+checkpoint that saw other embodiments becomes a policy, against the same network with fresh weights.
+
+Both make their data, train run after run, measure, and go on where they were stopped. What they find lies in
+``trends-*.json`` and, as tables, in ``trends-*.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t as student
+
+from cosmos_robot.backbone.cosmos3.layout import PlanMode
+from cosmos_robot.backbone.cosmos3.load import Checkpoint, load_checkpoint
+from cosmos_robot.backbone.cosmos3.untrained import untrained_contract
+from cosmos_robot.contract import Box, Contract, Placement
+from cosmos_robot.data.collect import collect
+from cosmos_robot.data.episodes import Episode
+from cosmos_robot.envs.pusht import PUSHT, PushTEnv
+from cosmos_robot.envs.pusht_demos import DEMONSTRATOR, STRIDE, pusht_jobs
+from cosmos_robot.errors import InputError
+from cosmos_robot.images import compose_canvas
+from cosmos_robot.policies.cosmos3 import Cosmos3InverseModel, Cosmos3Policy, Cosmos3WorldModel
+from cosmos_robot.policies.cosmos3_model import Cosmos3Model
+from cosmos_robot.training.cache import StoredEpisodes
+from cosmos_robot.training.model_config import ModelTraining, PostTraining, Stream
+from cosmos_robot.training.model_trainer import train_model
+from cosmos_robot.training.session import write_atomic
+from cosmos_robot.types import ActionChunk, Clip, Observation
+
+START: Final = "tiny-libero"
+SIDE: Final = 96
+CHUNK, EXECUTE, GAP = 16, 8, 4
+SEEDS: Final = (0, 1, 2)
+DEMOS, STEPS, EPISODES, WINDOWS = 60, 400, 20, 48
+HELD_OUT_EVERY: Final = 10
+MODES: Final[tuple[PlanMode, ...]] = ("policy", "forward_dynamics", "inverse_dynamics")
+RECIPE: Final = PostTraining(lr=4e-4, head_factor=1.0, warmup=50, trainable="all", schedule="linear")
+MEASURES: Final = {"coverage": "coverage", "fd_psnr": "FD PSNR, dB", "id_error": "ID error, px"}
+_LOG = logging.getLogger(__name__)
+
+
+def joint(
+    out: Path, *, until: str | None = None, workers: int = 2, scale: float = 1.0, corrections: bool = False
+) -> None:
+    """Joint against single-mode training; a table with a row for each arm and a control. ``scale`` multiplies
+    demonstrations, steps and closed-loop episodes."""
+    _require_plain(until, corrections, scale)
+    demos = record(out, workers, scale)
+    steps = max(4, round(STEPS * scale))
+    arms: dict[str, tuple[tuple[PlanMode, ...], int]] = {"joint": (MODES, steps * len(MODES))}
+    arms |= {mode: ((mode,), steps) for mode in MODES}
+    results: dict[str, list[dict[str, float]]] = {arm: [] for arm in arms}
+    for seed in SEEDS:
+        for arm, (modes, count) in arms.items():
+            run = out / f"{arm}-{seed}"
+            results[arm].append(_once(run, lambda a=(run, modes, count, seed): _measured(a, out, demos, scale)))
+    results["control"] = [_once(out / "control", lambda: controls(demos, _episodes(scale)))]
+    table = {arm: {name: interval([r[name] for r in found if name in r]) for name in MEASURES}
+             for arm, found in results.items()}  # fmt: skip
+    report = {
+        "trend": "joint",
+        "steps_per_mode": steps,
+        "seeds": SEEDS,
+        "scale": scale,
+        "runs": results,
+        "table": table,
+    }
+    _write(out / "trends-joint", report, _rows(table))
+
+
+def adaptation(
+    out: Path, *, until: str | None = None, workers: int = 2, scale: float = 1.0, corrections: bool = False
+) -> None:
+    """A policy of a new robot from ``tiny-libero``, which saw another, and from fresh weights: error and coverage
+    against steps."""
+    _require_plain(until, corrections, scale)
+    demos = record(out, workers, scale)
+    steps = max(4, round(STEPS * scale))
+    points = [max(1, round(steps * share)) for share in (0.125, 0.25, 0.5, 1.0)]
+    results: dict[str, list[dict[str, float]]] = {"tiny-libero": [], "fresh": []}
+    for seed in SEEDS:
+        for arm, found in results.items():
+            run = out / f"adapt-{arm}-{seed}"
+            found.append(_once(run, lambda a=(run, arm, seed): _curve(*a, out, demos, points, scale)))
+    control = _once(out / "control", lambda: controls(demos, _episodes(scale)))
+    table = {arm: {name: interval([r[name] for r in found]) for name in found[0]} for arm, found in results.items()}
+    report = {"trend": "adaptation", "steps": points, "seeds": SEEDS, "scale": scale, "runs": results, "table": table,
+              "control": control}  # fmt: skip
+    _write(out / "trends-adaptation", report, _rows(table | {"control": {"coverage": interval([control["coverage"]])}}))
+
+
+def record(out: Path, workers: int, scale: float) -> Path:
+    """The demonstrations, recorded if they are not there."""
+    demos = out / "demos"
+    if not demos.exists():
+        collect(pusht_jobs(max(HELD_OUT_EVERY + 1, round(DEMOS * scale))), DEMONSTRATOR, PUSHT, demos, stride=STRIDE,
+                workers=workers)  # fmt: skip
+    return demos
+
+
+def contract(modes: Sequence[PlanMode]) -> Contract:
+    """PushT seen whole; five pictures and sixteen commands a chunk."""
+    plain = untrained_contract(PUSHT, "pusht", CHUNK, EXECUTE)
+    camera = PUSHT.cameras[0]
+    whole = Placement(
+        camera=camera.name, crop=Box(top=0, left=0, height=camera.height, width=camera.width),
+        to=Box(top=0, left=0, height=SIDE, width=SIDE),
+    )  # fmt: skip
+    canvas = plain.model.canvas.model_copy(update={"height": SIDE, "width": SIDE, "placements": (whole,)})
+    changes = {
+        "fps": float(PUSHT.rate_hz // GAP),
+        "canvas": canvas,
+        "domain_id": 4,
+        "domain_name": "pusht",
+        "actions_per_frame": GAP,
+        "modes": tuple(modes),
+    }
+    return Contract(robot=PUSHT, model=plain.model.model_copy(update=changes))
+
+
+def training(run: Path, cache: Path, modes: Sequence[PlanMode], steps: int, seed: int) -> ModelTraining:
+    """One run. Every arm reads the same samples: pictures of every mode are encoded, once for all."""
+    stream = Stream(name="pusht", contract=contract(modes), modes=dict.fromkeys(modes, 1.0), stride=STRIDE, every=2)
+    return ModelTraining(
+        out=run, streams=(stream,), start=START, cache=cache, steps=steps, seed=seed, recipe=RECIPE,
+        validation_every=HELD_OUT_EVERY, validate_seconds=1e9,
+    )  # fmt: skip
+
+
+def measure(checkpoint: Checkpoint, demos: Path, episodes: int) -> dict[str, float]:
+    """What a checkpoint's modes can show: coverage in closed loop, FD PSNR and ID error on held-out windows."""
+    model, modes, found = Cosmos3Model(checkpoint), checkpoint.contract.model.modes, {}
+    if "policy" in modes:
+        found["coverage"] = float(np.mean(drive(Cosmos3Policy(model), episodes)))
+    windows = held_out_windows(demos, checkpoint.contract)
+    seeds = list(range(len(windows)))
+    if "forward_dynamics" in modes:
+        predictions = Cosmos3WorldModel(model).imagine([w[0] for w in windows], [w[1] for w in windows], seeds)
+        found["fd_psnr"] = psnr([p.frames for p in predictions], [w[2].frames for w in windows])
+    if "inverse_dynamics" in modes:
+        labels = Cosmos3InverseModel(model).label([w[2] for w in windows], seeds)
+        found["id_error"] = error([c.values for c in labels], [w[1].values for w in windows])
+    return found
+
+
+def controls(demos: Path, episodes: int) -> dict[str, float]:
+    """The same measures of what knows nothing: standing still, the first picture repeated, the disc's own place as
+    every command."""
+    windows = held_out_windows(demos, contract(MODES))
+    still = [np.repeat(w[2].frames[:1], len(w[2].frames), 0) for w in windows]
+    here = [np.repeat(w[0].state["agent_position"][None], CHUNK, 0) for w in windows]
+    return {
+        "coverage": float(np.mean(drive(None, episodes))),
+        "fd_psnr": psnr(still, [w[2].frames for w in windows]),
+        "id_error": error(here, [w[1].values for w in windows]),
+    }
+
+
+def drive(policy: Cosmos3Policy | None, episodes: int) -> list[float]:
+    """The largest coverage of each episode from the official initial states 0, 1, ...; None stands still."""
+    envs = [PushTEnv() for _ in range(episodes)]
+    try:
+        seen = [env.reset(options={"init_state": i})[0] for i, env in enumerate(envs)]
+        best, open_ = [env.coverage() for env in envs], list(range(episodes))
+        while open_:
+            chunks = _decided(policy, [seen[i] for i in open_], [1000 * i + envs[i].control_steps for i in open_])
+            for i, chunk in zip(list(open_), chunks, strict=True):
+                for action in chunk[:EXECUTE]:
+                    seen[i], _, terminated, truncated, info = envs[i].step(action)
+                    best[i] = max(best[i], info["coverage"])
+                    if terminated or truncated:
+                        open_.remove(i)
+                        break
+        return best
+    finally:
+        for env in envs:
+            env.close()
+
+
+def _decided(policy: Cosmos3Policy | None, seen: Sequence[Observation], seeds: Sequence[int]) -> list[NDArray]:
+    if policy is None:
+        return [np.repeat(o.state["agent_position"][None], EXECUTE, 0) for o in seen]
+    return [chunk.values for chunk in policy.act(seen, seeds)]
+
+
+Window = tuple[Observation, ActionChunk, Clip]
+
+
+def held_out_windows(demos: Path, contract: Contract, count: int = WINDOWS) -> list[Window]:
+    """What was seen, the commands and the video of them, at places spread over the held-out episodes."""
+    source = StoredEpisodes(demos, contract)
+    places = [(e, row) for e in range(0, len(source), HELD_OUT_EVERY) for row in _whole_windows(source[e])]
+    chosen = np.linspace(0, len(places) - 1, min(count, len(places))).round().astype(int)
+    episodes = {e: source[e] for e in dict.fromkeys(places[i][0] for i in chosen)}
+    return [_window(episodes[places[i][0]], places[i][1], contract) for i in chosen]
+
+
+def _whole_windows(episode: Episode) -> range:
+    return range(max(0, len(episode) - CHUNK))
+
+
+def _window(episode: Episode, row: int, contract: Contract) -> Window:
+    rate, name = contract.robot.rate_hz, PUSHT.cameras[0].name
+    state = {"agent_position": np.asarray(episode.state[row], np.float64)}
+    pictures = [{name: episode.images[name][row + GAP * k]} for k in range(CHUNK // GAP + 1)]
+    frames = np.stack([compose_canvas(contract, each) for each in pictures])
+    observation = Observation(pictures[0], state, episode.instruction, 0.0)
+    actions = ActionChunk(np.asarray(episode.actions[row, :CHUNK], np.float64), rate, 0.0, "recorded")
+    return observation, actions, Clip(frames, episode.instruction, state)
+
+
+def psnr(predicted: Sequence[NDArray], true: Sequence[NDArray]) -> float:
+    """Mean over videos of the peak signal-to-noise ratio of the frames after the first, dB."""
+    errors = [np.mean((np.asarray(p[1:], float) - t[1:]) ** 2) for p, t in zip(predicted, true, strict=True)]
+    return float(np.mean(10 * np.log10(255**2 / np.maximum(errors, 1e-6))))
+
+
+def error(predicted: Sequence[NDArray], true: Sequence[NDArray]) -> float:
+    """Mean distance of commands, px."""
+    return float(np.mean([np.linalg.norm(p - t, axis=1).mean() for p, t in zip(predicted, true, strict=True)]))
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float] | None:
+    """Mean and its 95 % interval by Student's t over seeds; no width with one value, None with none."""
+    if not values:
+        return None
+    mean = float(np.mean(values))
+    if len(values) == 1:
+        return mean, mean, mean
+    half = float(student.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
+    return mean, mean - half, mean + half
+
+
+def _measured(arm: tuple, out: Path, demos: Path, scale: float) -> dict[str, float]:
+    run, modes, steps, seed = arm
+    config = training(run, out / "cache", modes, steps, seed)
+    exported = train_model(config, {"pusht": [StoredEpisodes(demos, config.streams[0].contract)]})
+    return measure(load_checkpoint(exported), demos, _episodes(scale))
+
+
+def _curve(
+    run: Path, arm: str, seed: int, out: Path, demos: Path, points: Sequence[int], scale: float
+) -> dict[str, float]:
+    """Held-out action error and closed-loop coverage at each of ``points``, as ``error@STEPS`` and so on. The rate
+    falls to nothing within each, so every point is a run of its own."""
+    found = {}
+    for steps in points:
+        config = training(run / str(steps), out / "cache", ("policy",), steps, seed)
+        config = replace(config, fresh=arm == "fresh")
+        exported = train_model(config, {"pusht": [StoredEpisodes(demos, config.streams[0].contract)]})
+        last = json.loads((config.out / "log.jsonl").read_text().splitlines()[-1])
+        found[f"error@{steps}"] = last["policy_agent_position_mae"]
+        found[f"coverage@{steps}"] = float(np.mean(drive(Cosmos3Policy(load_checkpoint(exported)), _episodes(scale))))
+    return found
+
+
+def _once(run: Path, work: Any) -> dict[str, float]:
+    """What ``work`` finds, kept in ``run``: it is done once."""
+    file = run / "result.json"
+    if not file.is_file():
+        found = work()
+        run.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, lambda temporary: temporary.write_text(json.dumps(found)))
+    return json.loads(file.read_text())
+
+
+def _episodes(scale: float) -> int:
+    return max(2, round(EPISODES * min(scale, 5)))
+
+
+def _require_plain(until: str | None, corrections: bool, scale: float) -> None:
+    if until is not None or corrections:
+        raise InputError("trends: there are no parts to stop after and no corrections; leave until and corrections out")
+    if not 0 < scale < float("inf"):
+        raise InputError(f"scale: expected a positive number, got {scale}")
+
+
+def _rows(table: Mapping[str, Mapping[str, tuple[float, float, float] | None]]) -> list[list[str]]:
+    names = list(dict.fromkeys(name for row in table.values() for name in row))
+    rows = [["", *(MEASURES.get(name, name) for name in names)]]
+    for arm, values in table.items():
+        cells = [values.get(name) for name in names]
+        rows.append([arm, *("" if c is None else f"{c[0]:.3g} ({c[1]:.3g} to {c[2]:.3g})" for c in cells)])
+    return rows
+
+
+def _write(stem: Path, report: Mapping[str, Any], rows: Sequence[Sequence[str]]) -> None:
+    write_atomic(stem.with_suffix(".json"), lambda temporary: temporary.write_text(json.dumps(report, indent=2) + "\n"))
+    lines = [" | ".join(row) for row in rows]
+    lines.insert(1, " | ".join("---" for _ in rows[0]))
+    text = "".join(f"| {line} |\n" for line in lines)
+    write_atomic(stem.with_suffix(".md"), lambda temporary: temporary.write_text(text))
+    _LOG.info("%s\n%s", stem.name, text)
