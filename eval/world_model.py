@@ -147,6 +147,10 @@ def evaluate(
         log.close()
         source.close()
     absent = absences(config, make, contract)
+    for name in ("joint", "outcomes") if config.env else ():
+        wanted = name not in absent and (name == "joint" or config.outcomes)
+        if wanted and not any(record.get(name) for record in records):
+            absent[name] = "this simulator cannot go back to a moment, to run other commands from it"
     return summary(header, records, ranking, absent)
 
 

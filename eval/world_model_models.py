@@ -47,7 +47,8 @@ class ModelsSpec:
         return Models(world, untrained, inverse, _joint(world), _value(world))
 
     def contract_of(self) -> Contract:
-        """The contract of ``ckpt``, read without loading its weights."""
+        """The contract of ``ckpt``, read without loading its weights. Raises InputError where a model that knows
+        nothing has none, or a checkpoint is given another."""
         from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
 
         return self._contract() or find_checkpoint(self.ckpt).contract()
@@ -55,11 +56,12 @@ class ModelsSpec:
     def _contract(self) -> Contract | None:
         from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
 
-        if self.contract is None:
-            return None
-        if self.ckpt not in FAKE_WORLDS:
-            raise InputError(f"--contract is for models that know nothing ({', '.join(FAKE_WORLDS)}); drop it")
-        return find_checkpoint(self.contract).contract()
+        if (self.contract is None) == (self.ckpt in FAKE_WORLDS):
+            raise InputError(
+                f"--contract names the checkpoint under whose contract {' or '.join(FAKE_WORLDS)} works, and nothing "
+                f"else; got --ckpt {self.ckpt} and --contract {self.contract}"
+            )
+        return None if self.contract is None else find_checkpoint(self.contract).contract()
 
 
 def shuffle_weights(world: WorldModel, seed: int = 0) -> None:

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from cosmos_robot.contract import Contract
-from cosmos_robot.envs.base import RobotEnv, action_range, execute
-from cosmos_robot.envs.world_model import WorldModelEnv, motion_columns
+from cosmos_robot.envs.base import RobotEnv, execute
+from cosmos_robot.envs.world_model import WorldModelEnv
 from cosmos_robot.errors import ContractError, InputError
+from cosmos_robot.eval.exploration import NoisyPolicy
 from cosmos_robot.eval.world_model_case import Models
 from cosmos_robot.policies import FAKES, load_policy
 from cosmos_robot.policies.base import Policy
-from cosmos_robot.types import ActionChunk, Observation
+from cosmos_robot.types import Observation
 
 LEAST_POLICIES = 3
 
@@ -73,36 +74,8 @@ def rank_agreement(
     )
 
 
-class Degraded(Policy):
-    """A policy whose motions are mixed with noise, nothing but noise at strength 1: for policies of known order."""
-
-    def __init__(self, policy: Policy, strength: float):
-        """Raises InputError unless 0 < strength <= 1, ContractError for a robot without a command range."""
-        if not 0 < strength <= 1:
-            raise InputError(f"noise: expected a strength above 0 and at most 1, got {strength}")
-        low, high = action_range(policy.contract.robot)
-        if not (np.isfinite(low).all() and np.isfinite(high).all()):
-            raise ContractError(f"noise needs a command range, which {policy.contract.robot.name!r} does not set")
-        self.policy, self.contract, self.strength = policy, policy.contract, strength
-        self._low, self._high = low, high
-
-    @property
-    def cameras(self) -> tuple[str, ...]:
-        return self.policy.cameras
-
-    def _act(self, observations: Sequence[Observation], seeds: Sequence[int]) -> list[ActionChunk]:
-        columns, out = motion_columns(self.contract.robot), []
-        for chunk, seed in zip(self.policy.act(observations, seeds), seeds, strict=True):
-            noise = np.random.default_rng([seed, 1]).uniform(self._low, self._high, chunk.values.shape)
-            values = chunk.values.copy()
-            mixed = (1 - self.strength) * values + self.strength * noise
-            values[:, columns] = mixed[:, columns]
-            out.append(ActionChunk(values, chunk.rate_hz, chunk.start_time, f"{chunk.source}~{self.strength:g}"))
-        return out
-
-
 def ranked_policy(name: str, contract: Contract, device: str = "cpu") -> Policy:
-    """``zero``, ``random``, a checkpoint, or any of them with ``~STRENGTH`` behind it: mixed with so much noise."""
+    """``zero``, ``random``, a checkpoint, or any of them with ``~STRENGTH`` behind it: see ``NoisyPolicy``."""
     base, _, strength = name.partition("~")
     policy = load_policy(base, contract=contract) if base in FAKES else load_policy(base, device=device)
     if not strength:
@@ -111,7 +84,7 @@ def ranked_policy(name: str, contract: Contract, device: str = "cpu") -> Policy:
         share = float(strength)
     except ValueError as error:
         raise InputError(f"policy {name!r}: expected a number after '~', such as {base}~0.3") from error
-    return Degraded(policy, share)
+    return NoisyPolicy(policy, share)
 
 
 def run_both(policy: Policy, simulator: RobotEnv, models: Models, init: int, steps: int, seed: int) -> dict[str, Any]:

@@ -126,7 +126,9 @@ class Live:
 
 
 def _stored(path: Path, index: int, contract: Contract, name: str) -> Run:
-    """An episode of a dataset that this package wrote: rows every ``stride`` steps, each with the commands after it."""
+    """An episode of a dataset that this package wrote: demonstrations with a row every ``stride`` steps, each with the
+    commands after it, or a policy's decisions and what was run of each."""
+    from cosmos_robot.data.rollouts import rollout_of
     from cosmos_robot.data.store import EpisodeStore
 
     store = EpisodeStore(path)
@@ -138,17 +140,22 @@ def _stored(path: Path, index: int, contract: Contract, name: str) -> Run:
             "choose other episodes with --first-episode and --episodes"
         )
     episode = store.episode(index)
-    stride, last = store.stride, len(episode) - 1
-    if store.chunk < stride:
-        raise InputError(f"{path}: rows hold {store.chunk} commands but are {stride} steps apart; record longer chunks")
-    rows = [episode.actions[i, :stride] for i in range(last)]
-    rows.append(episode.actions[last, : int(episode.valid[last].sum())])
-    pictures = {
-        i * stride: {camera: frames[i] for camera, frames in episode.images.items()} for i in range(len(episode))
-    }
-    states = {i * stride: state_fields(store.robot, episode.state[i]) for i in range(len(episode))}
-    commands = np.concatenate(rows).astype(np.float64)
-    return Run(name, episode.instruction, commands, Seen(pictures, states), store.infos[index].success)
+    if store.infos[index].source == "rollout":
+        held = rollout_of(episode)
+        steps, commands = held.steps.tolist(), held.commands
+    else:
+        stride, last = store.stride, len(episode) - 1
+        steps = [i * stride for i in range(len(episode))]
+        rows = [episode.actions[i, :stride] for i in range(last)]
+        commands = np.concatenate([*rows, episode.actions[last][episode.valid[last]]])
+    if len(commands) < steps[-1]:
+        raise InputError(
+            f"{path}: rows hold {store.chunk} commands but are {store.stride} steps apart; record longer chunks"
+        )
+    pictures = {step: {name: frames[i] for name, frames in episode.images.items()} for i, step in enumerate(steps)}
+    states = {step: state_fields(store.robot, episode.state[i]) for i, step in enumerate(steps)}
+    seen = Seen(pictures, states)
+    return Run(name, episode.instruction, commands.astype(np.float64), seen, store.infos[index].success)
 
 
 def _recorded(path: Path, index: int, contract: Contract, name: str) -> Run:

@@ -10,11 +10,12 @@ from rich.console import Console
 
 from cosmos_robot.errors import ContractError, InputError
 from cosmos_robot.eval import world_model_verdicts as verdicts
+from cosmos_robot.eval.exploration import NoisyPolicy
 from cosmos_robot.eval.world_model import summary
 from cosmos_robot.eval.world_model_case import Models, joined, roll
 from cosmos_robot.eval.world_model_log import WindowLog
 from cosmos_robot.eval.world_model_measure import MeasureSettings
-from cosmos_robot.eval.world_model_ranking import Degraded, rank_agreement, run_both
+from cosmos_robot.eval.world_model_ranking import rank_agreement, ranked_policy, run_both
 from cosmos_robot.eval.world_model_report import print_result, write_report
 from cosmos_robot.eval.world_model_session import SessionSettings, episode_records, measure_all
 from cosmos_robot.eval.world_model_windows import windows_of
@@ -239,12 +240,9 @@ def test_rank_agreement() -> None:
         rank_agreement(simulated[:2], simulated[:2])
 
 
-def test_noise_makes_a_policy_worse_by_a_known_share(dots) -> None:
+def test_policies_to_rank_by_name(dots) -> None:
     contract = dots.dot_contract()
-    observation = dots.DotSource().run(0, contract)
-    seen = windows_of(observation, contract, 1, 1)[0].observation(contract)
-    clean, mixed = (p.act([seen], [5])[0].values for p in (ZeroPolicy(contract), Degraded(ZeroPolicy(contract), 0.5)))
-    assert np.abs(mixed[:, :2]).max() <= 0.5 and mixed[:, :2].any()
-    assert np.array_equal(mixed[:, 2], clean[:, 2]), "the gripper is left alone"
-    with pytest.raises(InputError, match="above 0"):
-        Degraded(ZeroPolicy(contract), 0)
+    assert isinstance(ranked_policy("zero", contract), ZeroPolicy)
+    assert isinstance(ranked_policy("random~0.5", contract), NoisyPolicy)
+    with pytest.raises(InputError, match="such as zero~0"):
+        ranked_policy("zero~much", contract)
