@@ -134,7 +134,7 @@ class RobotEnv(gymnasium.Env):
                 on_step(self)
             if terminated or truncated:
                 break
-        return StepResult(observation, total, terminated, truncated, bool(info["success"]), steps)
+        return StepResult(observation, total, terminated, truncated, bool(info["success"]), steps, self.score())
 
     def _info(self) -> dict[str, Any]:
         """What a step's info says beside ``success``: plain values."""
@@ -258,12 +258,4 @@ def execute(env: RobotEnv, values: ArrayLike, on_step: Callable[[RobotEnv], None
 
     All rows are checked before the first is run. ``on_step`` is called after each one.
     """
-    total = 0.0
-    for steps, action in enumerate(check_rows(values, env.robot), start=1):
-        observation, reward, terminated, truncated, info = env.step(action)
-        total += float(reward)
-        if on_step is not None:
-            on_step(env)
-        if terminated or truncated:
-            break
-    return StepResult(observation, total, terminated, truncated, bool(info["success"]), steps, env.score())
+    return env.run(check_rows(values, env.robot), on_step)
