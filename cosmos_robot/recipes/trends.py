@@ -88,7 +88,7 @@ def adaptation(
     _require_plain(until, corrections, scale)
     demos = record(out, workers, scale)
     steps = max(4, round(STEPS * scale))
-    points = [max(1, round(steps * share)) for share in (0.125, 0.25, 0.5, 1.0)]
+    points = list(dict.fromkeys(max(1, round(steps * share)) for share in (0.125, 0.25, 0.5, 1.0)))
     results: dict[str, list[dict[str, float]]] = {"tiny-libero": [], "fresh": []}
     for seed in SEEDS:
         for arm, found in results.items():

@@ -107,7 +107,7 @@ class ShardedCrew(Crew):
         return tuple(shared.tolist())
 
     def root(self, transformer: Cosmos3OmniTransformer, dtype: torch.dtype) -> Root:
-        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
         if dtype == torch.float32:
             policy = MixedPrecisionPolicy()
         methods, root = run_by_methods(transformer), Root(transformer)
@@ -117,6 +117,10 @@ class ShardedCrew(Crew):
             for method in methods:
                 register_fsdp_forward_method(layer, method)
         fully_shard(root, mesh=self._mesh, mp_policy=policy)
+        for module in root.modules():
+            if isinstance(module, FSDPModule):  # sums, not means, which gloo does not have
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)
         return root
 
     def settle(self, root: Root) -> None:

@@ -82,8 +82,8 @@ class ModelLearner:
             batch = self.streams[each.key.stream].batch(draws, each.prompts)
             losses = self._losses(on_device(batch, self.crew.device))
             total = sum(self._weights[name] * loss.sum() for name, loss in losses.items())
-            # Sharded gradients are means over the processes; what counts is the mean over all samples.
-            (total * (self.crew.processes * bool(each.mine) / count)).backward()
+            # The mean over the samples of all processes, whose gradients are added up.
+            (total * (bool(each.mine) / count)).backward()
             for name, loss in losses.items() if each.mine else ():
                 tally = sums[f"{each.key.mode}_{name}"]
                 tally[0], tally[1] = tally[0] + float(loss.detach().sum()), tally[1] + len(draws)
