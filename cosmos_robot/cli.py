@@ -39,8 +39,18 @@ COMMANDS = {
         "cosmos_robot.eval.compare:main_compare", "compare two results on the episodes they share", True
     ),
     "plan": Command("cosmos_robot.eval.plan:main_plan", "decide once by search, and see every candidate"),
-    "collect": Command("cosmos_robot.recipes:collect", "record scripted demonstrations as a LeRobot dataset"),
+    "collect": Command("cosmos_robot.recipes:collect", "record demonstrations, or rollouts of a policy"),
     "train": Command("cosmos_robot.recipes:train", "make a checkpoint by its recipe, from demonstrations to export"),
+    "train describe": Command("cosmos_robot.recipes.finetune.commands:describe", "your robot, in words, as a contract"),
+    "train lint": Command("cosmos_robot.recipes.finetune.commands:lint", "your recordings, held against that contract"),
+    "train stats": Command("cosmos_robot.recipes.finetune.commands:stats", "their statistics, put into the contract"),
+    "train plan": Command("cosmos_robot.recipes.finetune.commands:plan", "memory and time, before anything is loaded"),
+    "train tokenizer": Command("cosmos_robot.recipes.finetune.commands:tokenizer", "the autoencoder on your pictures"),
+    "train overfit": Command("cosmos_robot.recipes.finetune.commands:overfit", "one episode by heart, and replayed"),
+    "train run": Command("cosmos_robot.recipes.finetune.commands:run", "the training itself"),
+    "train check": Command("cosmos_robot.recipes.finetune.commands:check", "errors on episodes that were held out"),
+    "train export": Command("cosmos_robot.recipes.finetune.commands:export", "the checkpoint in the released layout"),
+    "train serve": Command("cosmos_robot.recipes.finetune.commands:serve", "serve it, ask it once, compare, stop"),
     "bench policy": Command("cosmos_robot.bench.commands:policy", "one action chunk, ours against diffusers"),
     "bench candidates": Command("cosmos_robot.bench.commands:candidates", "many chunks at once, and their memory"),
     "bench plan": Command("cosmos_robot.bench.commands:plan", "one decision by search, in batches and call by call"),
@@ -108,7 +118,8 @@ EXTRAS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    group = words.pop(0) if words and words[0] in _groups() and words[1:2] in ([], ["-h"], ["--help"]) else ""
+    grouped = bool(words) and words[0] in _groups() and words[0] not in COMMANDS
+    group = words.pop(0) if grouped and words[1:2] in ([], ["-h"], ["--help"]) else ""
     if not words or words[0] in ("-h", "--help"):
         print(overview(group))
         return 0

@@ -1,4 +1,4 @@
-"""Score a policy on a LIBERO or LIBERO-PRO suite.
+"""Score a policy on a suite: LIBERO, LIBERO-PRO, or any other environment family with init states.
 
     python eval/libero.py --ckpt tiny-libero --suite libero_object --episodes 10 --json out.json
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """Score a policy on a LIBERO suite, with Wilson 95 % intervals. A killed or interrupted run resumes."""
+    """Score a policy on a suite, with Wilson 95 % intervals. A killed or interrupted run resumes."""
 
     ckpt: str = "tiny-libero"
     """Shipped name, folder or hub id of the checkpoint; also the contract that a control policy works under."""
     suite: str = "libero_object"
-    """Suite, for instance libero_spatial or libero_object_swap."""
+    """Suite, for instance libero_spatial, libero_object_swap or pusht."""
     tasks: tuple[int, ...] = ()
     """Task indices; all of the suite when none is given."""
     episodes: int = 10
@@ -55,23 +55,25 @@ class EvalConfig:
     blind: bool = False
     """Score the checkpoint's blind control, CKPT-blind, trained and run without pictures."""
     plan: str | None = None
-    """Decide by search, such as best-of-8 or best-of-8:futures=1,values=2,aggregation=average."""
+    """Decide by search, such as best-of-8, quick-of-8 (fewer sampler steps) or best-of-8:futures=1,value_steps=1."""
     planning_ckpt: str | None = None
     """Checkpoint that imagines and scores for the search, if not CKPT itself."""
+    executor: str = "in-process"
+    """How a search's candidates are worked out: in-process, threads:COUNT or ray:COUNT."""
     paired: bool = False
     """Run the plain policy on the same episodes with the same seeds, too, and compare; needs a plan."""
     videos: Path | None = None
     """Folder for films of every episode."""
     video_every: int = 2
     """Control steps per film frame; each frame costs two pictures."""
-    settle_steps: int = 10
-    """Steps of no motion before the policy acts."""
+    settle_steps: int | None = None
+    """Steps of no motion before the policy acts; the suite's (LIBERO: 10) when not given."""
     max_steps: int | None = None
     """Step budget; the suite's published one when not given."""
     settle_counts: bool = False
     """Count settle steps in the budget."""
-    prompt_source: Literal["scene", "name"] = "scene"
-    """Take the instruction from the scene file or from the task's name."""
+    prompt_source: Literal["scene", "name"] | None = None
+    """LIBERO: take the instruction from the scene file (when not given) or from the task's name."""
     execute: int | None = None
     """Rows run per decision; the contract's when not given."""
     seed: int = 0
@@ -103,7 +105,7 @@ def main_eval(config: Annotated[EvalConfig, tyro.conf.arg(name="")]) -> int:
         return _shown(content, result, console)
     from cosmos_robot.eval.planning import PlanLog, paired_report
 
-    entrant = open_planner(config.ckpt, config.plan, config.planning_ckpt, **chosen)
+    entrant = open_planner(config.ckpt, config.plan, config.planning_ckpt, executor=config.executor, **chosen)
     searched, result, planning = _run(config, entrant, config.json, console, keep_plans=True)
     status = _shown(searched, result, console)
     if not config.paired:
@@ -120,8 +122,11 @@ def main_eval(config: Annotated[EvalConfig, tyro.conf.arg(name="")]) -> int:
 
 def check_search(config: EvalConfig) -> None:
     """Raise InputError where the flags of a search do not fit the others."""
-    if config.plan is None and (config.paired or config.planning_ckpt is not None):
-        raise InputError("--paired and --planning-ckpt are about a search; say which with --plan, such as best-of-8")
+    of_search = config.paired or config.planning_ckpt is not None or config.executor != "in-process"
+    if config.plan is None and of_search:
+        raise InputError(
+            "--paired, --planning-ckpt and --executor are about a search; say which with --plan, such as best-of-8"
+        )
     if config.plan is not None and (config.policy != "checkpoint" or config.blind):
         raise InputError("--plan searches with a checkpoint's own models; drop --policy and --blind")
 
@@ -131,9 +136,10 @@ def _run(
 ) -> tuple[dict[str, Any], Path, dict[str, Any]]:
     """One evaluation: the result's content, its file, and what a decision cost. The search's reports are kept beside it
     with ``keep_plans``."""
+    from cosmos_robot.eval.plan_pages import PlanGallery
     from cosmos_robot.eval.planning import PlanLog, Timed
     from cosmos_robot.eval.protocol import protocol_differences
-    from cosmos_robot.eval.runner import Filming, RunSettings
+    from cosmos_robot.eval.runner import Filming, Listener, RunSettings
     from cosmos_robot.eval.session import evaluate, suite_tasks
 
     saved = saved_protocol(config)
@@ -149,8 +155,15 @@ def _run(
     filming = Filming(folder, cameras, config.video_every) if folder else None
     result = result or Path("runs/eval") / f"{entrant.label}.{suite}.json"
     policy, settings = Timed(entrant.policy), RunSettings(config.workers, filming)
-    listeners = [PlanLog(_plan_log(result), config.fresh)] if keep_plans else []
+    listeners: list[Listener] = []
+    if keep_plans:
+        gallery = PlanGallery(contract, header.protocol.execute)
+        entrant.policy.on_plan = gallery.offer
+        listeners = [PlanLog(_plan_log(result), config.fresh), gallery]
     content = evaluate(policy, header, result, settings, fresh=config.fresh, listeners=listeners)
+    drawn = gallery.write(result.with_suffix(".decisions.html")) if keep_plans else None
+    if drawn:
+        console.print(f"decisions, looked at: {drawn}", highlight=False, soft_wrap=True)
     return content, result, policy.cost
 
 
@@ -184,46 +197,49 @@ def saved_protocol(config: EvalConfig) -> EvalProtocol | None:
 def repeat(saved: EvalProtocol, contract: Contract) -> EvalProtocol:
     """``saved`` with the software of today. Raises InputError if its cameras or rate are not the contract's."""
     from cosmos_robot.eval.protocol import current_versions
+    from cosmos_robot.eval.suites import suite_rules
 
     for name in ("cameras", "rate_hz"):
         want, have = getattr(saved, name), getattr(contract.robot, name)
         if want != have:
             raise InputError(f"{name}: the protocol says {want}, checkpoint {contract.model.name!r} {have}")
-    return saved.model_copy(update={"versions": current_versions()})
+    return saved.model_copy(update={"versions": current_versions(suite_rules(saved.suite).packages)})
 
 
 def step_budget(config: EvalConfig) -> int:
     """Policy steps per episode: as asked for, else the suite's published budget. Raises InputError if it has none."""
-    from cosmos_robot.envs.libero import STEP_BUDGETS, base_suite
+    from cosmos_robot.eval.suites import suite_rules
 
-    if config.max_steps is not None:
-        return config.max_steps
-    base = base_suite(config.suite)
-    if base not in STEP_BUDGETS:
+    budget = suite_rules(config.suite).budget if config.max_steps is None else config.max_steps
+    if budget is None:
         raise InputError(f"no step budget is published for {config.suite!r}; give one with --max-steps")
-    return STEP_BUDGETS[base]
+    return budget
 
 
 def make_protocol(config: EvalConfig, tasks: tuple[int, ...], budget: int, contract: Contract) -> EvalProtocol:
     """The protocol that ``config`` stands for. Raises InputError naming the field that is out of range."""
     from cosmos_robot.eval.protocol import EvalProtocol, current_versions, fields_named
+    from cosmos_robot.eval.suites import suite_rules
 
+    rules = suite_rules(config.suite)
+    if config.prompt_source is not None and not rules.has_prompt_source:
+        raise InputError(f"prompt_source: {config.suite} has one wording only; drop --prompt-source")
     with fields_named():
         return EvalProtocol(
             suite=config.suite,
             tasks=tasks,
             episodes=config.episodes,
             init_offset=config.init_offset,
-            settle_steps=config.settle_steps,
+            settle_steps=rules.settle_steps if config.settle_steps is None else config.settle_steps,
             max_steps=budget,
             settle_counts=config.settle_counts,
-            prompt_source=config.prompt_source,
+            prompt_source=(config.prompt_source or "scene") if rules.has_prompt_source else None,
             execute=contract.model.execute if config.execute is None else config.execute,
             seed=config.seed,
             one_at_a_time=config.one_at_a_time,
             rate_hz=contract.robot.rate_hz,
             cameras=contract.robot.cameras,
-            versions=current_versions(),
+            versions=current_versions(rules.packages),
         )
 
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -39,7 +39,7 @@ class EpisodeRules(BaseModel):
 
     settle_steps: steps of "no motion" before the policy acts, while objects come to rest.
     max_steps: policy steps after which an episode has failed; settle_counts: whether settling uses them up.
-    prompt_source: whether the instruction is the scene file's or the task's name in words.
+    prompt_source: the instruction is the scene file's, or the task's name in words; None where there is but one.
     execute: rows run per decision. seed: from which every reset and noise seed is derived.
     one_at_a_time: decisions are computed singly, so that floating-point results do not depend on which episodes
     happened to wait together.
@@ -49,7 +49,7 @@ class EpisodeRules(BaseModel):
     settle_steps: int = Field(default=10, ge=0)
     max_steps: int = Field(gt=0)
     settle_counts: bool = False
-    prompt_source: Literal["scene", "name"] = "scene"
+    prompt_source: Literal["scene", "name"] | None = "scene"
     execute: int = Field(gt=0)
     seed: int = Field(default=0, ge=0)
     one_at_a_time: bool = False
@@ -71,11 +71,8 @@ class EpisodeRules(BaseModel):
     @property
     def env_options(self) -> dict[str, Any]:
         """What an environment is made with."""
-        return {
-            "settle_steps": self.settle_steps,
-            "step_budget": self.budget,
-            "prompt_source": self.prompt_source,
-        }
+        options: dict[str, Any] = {"settle_steps": self.settle_steps, "step_budget": self.budget}
+        return options if self.prompt_source is None else {**options, "prompt_source": self.prompt_source}
 
 
 class EvalProtocol(EpisodeRules):
@@ -173,13 +170,14 @@ def derive_seed(seed: int, job: Job, part: int | str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
 
 
-def current_versions() -> Versions:
-    """The versions installed here, read from package metadata without importing anything."""
+def current_versions(more: Sequence[str] = ()) -> Versions:
+    """The versions installed here, of ``PACKAGES`` and of ``more``, read from package metadata without importing
+    anything."""
     return Versions(
         python=platform.python_version(),
         platform=f"{platform.system()}-{platform.machine()}",
         gl=os.environ.get("MUJOCO_GL", "egl"),
-        packages={name: _version(name) for name in PACKAGES},
+        packages={name: _version(name) for name in (*PACKAGES, *more)},
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,12 +13,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cosmos_robot.errors import InputError
 from cosmos_robot.eval.protocol import EvalProtocol, Job, faults, protocol_differences
-from cosmos_robot.eval.statistics import wilson
+from cosmos_robot.eval.statistics import bootstrap_mean, wilson
 from cosmos_robot.ownership import own
 
 
 class EpisodeRecord(BaseModel):
-    """One finished episode. noise_seeds: one per decision. ended: what stopped it. seconds: wall time, shared CPU."""
+    """One finished episode. noise_seeds: one per decision. ended: what stopped it. seconds: wall time, shared CPU.
+    score: how much of the task was done at the end of it; best_score: at the best of its decisions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     suite: str
@@ -33,6 +34,8 @@ class EpisodeRecord(BaseModel):
     noise_seeds: tuple[int, ...]
     seconds: float
     film: str | None = None
+    score: float | None = None
+    best_score: float | None = None
 
     @property
     def key(self) -> tuple[int, int]:
@@ -157,12 +160,24 @@ def summarize(records: Iterable[EpisodeRecord]) -> dict[str, Any]:
     """``success_rate`` (None without episodes), ``successes``, ``episodes`` and ``ci95`` (Wilson)."""
     records = list(records)
     rate = wilson(sum(r.success for r in records), len(records))
-    return {
+    return scores(records) | {
         "success_rate": rate.rate if records else None,
         "successes": rate.successes,
         "episodes": rate.episodes,
         "ci95": [rate.low, rate.high],
     }
+
+
+def scores(records: Sequence[EpisodeRecord]) -> dict[str, Any]:
+    """Means of ``score`` and ``best_score`` with their 95 % bootstrap intervals; nothing where all tasks are done or
+    not, with nothing between."""
+    found = {}
+    for name in ("score", "best_score"):
+        values = [getattr(r, name) for r in records]
+        if values and None not in values and not set(values) <= {0.0, 1.0}:
+            mean, low, high = bootstrap_mean(values)
+            found |= {name: mean, f"{name}_ci95": [low, high]}
+    return found
 
 
 def build_result(

@@ -71,18 +71,21 @@ class Filming:
 class RunSettings:
     """How to run, none of which changes an outcome.
 
-    cameras: those drawn at every decision beside the policy's own, for whoever listens.
+    cameras: those drawn at every decision beside the policy's own, for whoever listens. rows: those drawn at every
+    control step, for ``StepResult.rows``; none by default, since each costs a picture.
     open_seconds, reply_seconds: a worker silent for longer, while it builds an environment or otherwise, is taken for
-    dead. variables and factory go to ``RemoteEnv``.
+    dead. variables, factory and python go to ``RemoteEnv``.
     """
 
     workers: int = 3
     filming: Filming | None = None
     cameras: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
     open_seconds: float = 600.0
     reply_seconds: float = 600.0
     variables: Mapping[str, str] = field(default_factory=dict)
     factory: str = "cosmos_robot.envs:make"
+    python: str | None = None
 
     def __post_init__(self) -> None:
         if self.workers < 1:
@@ -123,6 +126,8 @@ class _Seat:
     observation: Observation | None = None
     steps: int = 0
     seeds: list[int] = field(default_factory=list)
+    score: float = 0.0
+    best: float = 0.0
     rows: NDArray[np.float64] | None = None
     film: Film | None = None
 
@@ -240,10 +245,11 @@ class Runner:
             filming = self._settings.filming
             film = FilmRequest(filming.every, filming.cameras) if filming else None
             seat.rows = chunk.values[: min(self._rules.execute, left)]
-            self._ask(seat, "execute", seat.rows, cameras=self._cameras, film=film)
+            self._ask(seat, "execute", seat.rows, cameras=self._cameras, film=film, rows=self._settings.rows)
 
     def _started(self, seat: _Seat, observation: Observation) -> None:
         seat.observation, seat.steps, seat.seeds = observation, 0, []
+        seat.score = seat.best = 0.0
         filming = self._settings.filming
         if filming:
             seat.film = Film(filming.path(seat.job), self._rules.rate_hz / filming.every)
@@ -254,6 +260,7 @@ class Runner:
     def _executed(self, seat: _Seat, result: StepResult) -> None:
         seat.observation = result.observation
         seat.steps += result.steps
+        seat.score, seat.best = result.score, max(seat.best, result.score)
         for listener in self._listeners:
             listener.on_executed(seat.job, seat.rows, result)
         if seat.film:
@@ -282,6 +289,8 @@ class Runner:
             noise_seeds=tuple(seat.seeds),
             seconds=round(time.monotonic() - seat.began, 2),
             film=film,
+            score=round(seat.score, 4),
+            best_score=round(seat.best, 4),
         )
         for listener in self._listeners:
             listener.on_episode(seat.job, record)
@@ -298,7 +307,8 @@ class Runner:
             self._leave(seat)
             return
         if seat.env is None:
-            seat.env = RemoteEnv(variables=self._settings.variables, factory=self._settings.factory)
+            s = self._settings
+            seat.env = RemoteEnv(variables=s.variables, factory=s.factory, python=s.python)
         if current == seat.job.env_name:
             self._reset(seat)
         else:

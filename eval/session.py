@@ -101,6 +101,10 @@ def print_result(content: dict[str, Any], console: Console) -> None:
     for error in content["errors"]:
         line = f"not run: {error['suite']}/{error['task']} init {error['init']}: {error['message']}"
         console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
+    for name, words in (("score", "score at the end"), ("best_score", "best score")):
+        if name in content:
+            low, high = content[f"{name}_ci95"]
+            console.print(f"{words}: {content[name]:.3f} ({low:.3f} to {high:.3f})", highlight=False)
     console.print(f"success: {content['successes']}/{content['episodes']}", highlight=False)
 
 

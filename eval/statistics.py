@@ -91,6 +91,15 @@ def compare_paired(both: int, only_a: int, only_b: int, neither: int, confidence
     return PairedComparison(both, only_a, only_b, neither, difference, low, high, mcnemar_exact(only_a, only_b))
 
 
+def bootstrap_mean(values: Sequence[float], *, seed: int = 0, draws: int = 10_000) -> tuple[float, float, float]:
+    """The mean of ``values`` and its 95 % interval, by percentiles of the bootstrap. Raises InputError without any."""
+    if not len(values):
+        raise InputError("bootstrap: expected at least one value, got none")
+    drawn = np.random.default_rng(seed).choice(np.asarray(values, np.float64), (draws, len(values))).mean(axis=1)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(np.mean(values)), float(low), float(high)
+
+
 def bootstrap_difference(
     pairs: Sequence[tuple[bool, bool]], groups: Sequence[int], *, seed: int = 0, draws: int = 10_000
 ) -> tuple[float, float]:

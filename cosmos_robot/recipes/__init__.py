@@ -35,8 +35,12 @@ class RolloutFlags:
     """From which the seed of every decision is derived; each decision has its own."""
     plan: str | None = None
     """Decide by search, such as best-of-8."""
+    hdf5: Path | None = None
+    """Folder for the episodes as Cosmos Policy's HDF5 files too; these show every control step, each a picture."""
     contract: str | None = None
     """Contract that the policies random and zero act under: a name, a checkpoint's folder or a file."""
+    python: str | None = None
+    """Interpreter of the simulators, where they live in an environment of their own, as RoboCasa does."""
     device: str = "cpu"
     """Where the policy computes."""
     threads: int = 1
@@ -79,8 +83,8 @@ def collect(
     policy: str | None = None,
     rollouts: RolloutFlags = RolloutFlags(),
 ) -> None:
-    """Record episodes as a LeRobot v3 dataset with a picture sheet: scripted demonstrations in LIBERO, or with --policy
-    the rollouts of a policy in any environment. They begin in layouts of their own, never in those of an evaluation.
+    """Record episodes as a LeRobot v3 dataset with a picture sheet: scripted demonstrations in LIBERO or PushT, or with
+    --policy the rollouts of a policy in any environment. They begin in layouts of their own, never in an evaluation's.
 
     Args:
         out: dataset folder to write; the picture sheet lies beside it. runs/demonstrations, or runs/rollouts/POLICY, if
@@ -121,6 +125,15 @@ def _file_name(policy: str) -> str:
 def _demonstrate(
     out: Path, envs: tuple[str, ...], episodes: int, first_seed: int, workers: int, checkpoint: str | None
 ) -> None:
+    if "pusht/0" in envs:
+        from cosmos_robot.envs.pusht_demos import record_demos as record_pushes
+
+        if len(envs) > 1 or checkpoint is not None:
+            raise InputError(
+                "collect: pusht/0 is another robot than LIBERO's; record it by itself, without --checkpoint"
+            )
+        record_pushes(out, episodes, first_seed=first_seed, workers=workers)
+        return
     from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
     from cosmos_robot.envs.libero import find_task
     from cosmos_robot.recipes.tiny_libero import record_demos

@@ -1,0 +1,93 @@
+"""How far predicted commands are from recorded ones, in the robot's units, and what knows nothing would score.
+
+Axis legend: N moments, T chunk steps, D action width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cosmos_robot.actions.layouts import action_layout, state_layout
+from cosmos_robot.contract import RobotSpec
+from cosmos_robot.data.episodes import Episode
+from cosmos_robot.policies.base import Policy
+from cosmos_robot.types import Observation
+
+AT_ONCE = 16
+DRAWS = 2000
+
+
+def observation_of(robot: RobotSpec, episode: Episode, row: int, stride: int = 1) -> Observation:
+    """What the robot saw at ``row`` of a recorded episode."""
+    layout, vector = state_layout(robot), episode.state[row].astype(np.float64)
+    return Observation(
+        {name: frames[row] for name, frames in episode.images.items()},
+        {field.name: vector[layout.columns(field.name)] for field in robot.state},
+        episode.instruction,
+        row * stride / robot.rate_hz,
+    )
+
+
+def predicted(policy: Policy, episode: Episode, seed: int, rows: Sequence[int] | None = None) -> NDArray[np.float64]:
+    """The policy's chunks (N, T, D) at ``rows`` (all by default) of a recorded episode."""
+    rows = range(len(episode)) if rows is None else rows
+    seen = [observation_of(policy.contract.robot, episode, row) for row in rows]
+    chunks = []
+    for first in range(0, len(seen), AT_ONCE):
+        part = seen[first : first + AT_ONCE]
+        chunks += policy.act(part, [seed + first + i for i in range(len(part))])
+    return np.stack([chunk.values for chunk in chunks])
+
+
+def action_error(chunks: NDArray[np.floating], episode: Episode, rows: Sequence[int] | None = None) -> float:
+    """Mean absolute error over the valid commands and all columns."""
+    chosen = slice(None) if rows is None else list(rows)
+    error = np.abs(chunks - episode.actions[chosen]).mean(axis=-1)
+    return float(error[episode.valid[chosen]].mean())
+
+
+@dataclass(frozen=True)
+class Error:
+    """A mean absolute error per column (D,) and over all, with its 95 % interval over episodes."""
+
+    name: str
+    columns: tuple[float, ...]
+    mean: float
+    low: float
+    high: float
+
+
+def error_of(name: str, parts: Sequence[tuple[NDArray[np.floating], Episode, Sequence[int]]], execute: int) -> Error:
+    """The error of the first ``execute`` commands of chunks, given for each episode with the rows they stand at.
+
+    The interval is the bootstrap's over episodes, since moments of one episode are alike; with one episode it is none.
+    """
+    each = []
+    for chunks, episode, rows in parts:
+        valid = episode.valid[list(rows), :execute]
+        error = np.abs(chunks[:, :execute] - episode.actions[list(rows), :execute])
+        each.append(error[valid].mean(axis=0))
+    columns = np.array(each)
+    means = columns.mean(axis=1)
+    drawn = np.random.default_rng(0).choice(means, (DRAWS, len(means))).mean(axis=1)
+    low, high = np.quantile(drawn, [0.025, 0.975]) if len(means) > 1 else (np.nan, np.nan)
+    return Error(name, tuple(columns.mean(axis=0).tolist()), float(means.mean()), float(low), float(high))
+
+
+def standing(robot: RobotSpec, episode: Episode, rows: Sequence[int], chunk: int) -> NDArray[np.float64]:
+    """Chunks (N, T, D) that leave the robot where it is: its state as absolute commands where it has such a field, no
+    change where commands are changes; 0 for what neither says."""
+    state, action = state_layout(robot), action_layout(robot)
+    out = np.zeros((len(rows), chunk, robot.action_width))
+    if robot.action_reference != "absolute":
+        return out
+    known = {field.name: field for field in robot.state}
+    for field in robot.action:
+        twin = known.get(field.name)
+        if twin is not None and (twin.width, twin.unit) == (field.width, field.unit):
+            out[:, :, action.columns(field.name)] = episode.state[list(rows)][:, None, state.columns(field.name)]
+    return out

@@ -1,0 +1,185 @@
+"""The stages before training: describe, lint, stats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cosmos_robot.actions.codec import Codec
+from cosmos_robot.actions.layouts import action_layout, state_layout
+from cosmos_robot.actions.spaces import SpaceMap
+from cosmos_robot.actions.statistics import StatisticsAccumulator
+from cosmos_robot.contract import Contract, FieldSpec, Normalization, Statistics
+from cosmos_robot.data.bridge import RecordedEpisodes
+from cosmos_robot.data.contract_lint import check_contract
+from cosmos_robot.data.findings import Finding
+from cosmos_robot.data.lint import lint as lint_dataset
+from cosmos_robot.errors import InputError
+from cosmos_robot.recipes.finetune.description import Description, read_description, require_start
+from cosmos_robot.recipes.finetune.stages import DESCRIPTION, Run, Say, write_json
+from cosmos_robot.training.cache import VALIDATION_EVERY
+
+ROUND_TRIP = 1e-4
+"""Largest share of a column's range that encoding and decoding may lose."""
+
+
+def describe(run: Run, path: Path, say: Say) -> dict[str, Any]:
+    """A description as a contract and a mapping of the recordings, both checked against each other."""
+    description = read_description(path)
+    require_start(description.start)
+    episodes = RecordedEpisodes(description.data, description.contract)
+
+    def work(folder: Path, tell: Say) -> dict[str, Any]:
+        contract, robot, model = description.contract, description.contract.robot, description.contract.model
+        tell(f"robot {robot.name}: commands {robot.action_reference}, {robot.rate_hz:g} per second")
+        for what, fields in (("state", robot.state), ("action", robot.action)):
+            tell(f"{what}: {_told(fields)} from columns {_from(episodes, what)}")
+        tell(f"cameras: {', '.join(f'{ours} from {theirs}' for ours, theirs in episodes.cameras.items())}")
+        tell(
+            f"model {model.name}: canvas {model.canvas.height}x{model.canvas.width}, {model.chunk} rows a chunk, "
+            f"{model.execute} run; domain {model.domain_id} ({model.domain_name})"
+        )
+        tell(f"taken from {description.start}: {', '.join(description.taken)}")
+        tell(
+            f"data: {len(episodes)} episodes, {sum(episodes.recordings.lengths)} control steps, a decision every "
+            f"{description.data.stride}"
+        )
+        contract.save(folder)
+        (folder / DESCRIPTION).write_text(description.model_dump_json(indent=2) + "\n")
+        return {"episodes": len(episodes), "data": episodes.fingerprint, "contract": contract.model_dump(mode="json")}
+
+    return run.perform("describe", work, description.model_dump(mode="json"), say)
+
+
+def lint(run: Run, say: Say) -> dict[str, Any]:
+    """Faults of the dataset by itself and against the contract. Raises InputError listing the errors, if there are."""
+
+    def work(folder: Path, tell: Say) -> dict[str, Any]:
+        description = run.description()
+        data = description.data
+        report = lint_dataset(data.path, state=data.state_column, action=data.action_column, pictures=2000)
+        against = check_contract(open_episodes(description))
+        write_json(folder / "report.json", {**report.as_json(), "contract": [f.__dict__ for f in against]})
+        findings = [*report.findings, *against]
+        for guess in report.guesses:
+            tell(f"{guess.topic}: looks like {guess.answer} ({guess.sure:.0%} sure)")
+        for f in findings:
+            tell(_finding(f))
+        errors = [f for f in findings if f.severity == "error"]
+        if errors:
+            raise InputError(
+                f"lint: {len(errors)} errors in {data.path}; nothing is trained on them:"
+                + "".join(f"\n  - {_finding(f)}" for f in errors)
+            )
+        tell(f"0 errors, {len(findings)} warnings")
+        return {"warnings": [f.code for f in findings]}
+
+    return run.perform("lint", work, None, say)
+
+
+def stats(run: Run, say: Say) -> dict[str, Any]:
+    """Statistics of the training episodes in the model's own space, and the contract that holds them."""
+
+    def work(folder: Path, tell: Say) -> dict[str, Any]:
+        description = run.description()
+        episodes, contract = open_episodes(description), description.contract
+        training = training_indices(len(episodes))
+        state, action = _measured(episodes, training)
+        normalization = {
+            side: Normalization(
+                method=description.normalization, scale_floor=description.scale_floor, statistics=statistics
+            )
+            for side, statistics in (("state", state), ("action", action))
+        }
+        update = {f"{side}_normalization": value for side, value in normalization.items()}
+        made = Contract(robot=contract.robot, model=contract.model.model_copy(update=update))
+        tell(f"{action.count} control steps of {len(training)} episodes; {len(episodes) - len(training)} are held out")
+        for side, fields, statistics in (
+            ("state", contract.robot.state, state),
+            ("action", contract.robot.action, action),
+        ):
+            for line in _statistics_lines(side, fields, statistics):
+                tell(line)
+        lost = _round_trip(made, episodes, training)
+        tell(f"{description.normalization}; robot units to model rows and back loses {lost:.1e} of a column's range")
+        made.save(folder)
+        return {"normalization": {k: v.model_dump(mode="json") for k, v in normalization.items()}}
+
+    return run.perform("stats", work, None, say)
+
+
+def open_episodes(description: Description) -> RecordedEpisodes:
+    """The recordings of a description, under its contract."""
+    return RecordedEpisodes(description.data, description.contract)
+
+
+def training_indices(count: int) -> list[int]:
+    """Episodes that are trained on: all but every 20th, which the trainer holds out, from the first on.
+
+    Raises InputError where nothing would be left.
+    """
+    chosen = [index for index in range(count) if index % VALIDATION_EVERY]
+    if not chosen:
+        raise InputError(f"{count} episode is too few: the first one is held out to measure on; record more")
+    return chosen
+
+
+def _measured(episodes: RecordedEpisodes, indices: Sequence[int]) -> tuple[Statistics, Statistics]:
+    contract = episodes.contract
+    states = SpaceMap(state_layout(contract.robot), contract.model.state_space, state_layout(contract.robot))
+    actions = SpaceMap(action_layout(contract.robot), contract.model.action_space, state_layout(contract.robot))
+    state, action = StatisticsAccumulator(states.model.width), StatisticsAccumulator(actions.model.width)
+    for index in indices:
+        seen, commands = episodes.numbers(index)
+        state.update(states.to_model(seen))
+        if not actions.relative:
+            action.update(actions.to_model(commands))
+            continue
+        episode = episodes.episode(index)
+        rows = actions.to_model(episode.actions, episode.state)
+        action.update(rows[episode.valid])
+    return state.finish(), action.finish()
+
+
+def _round_trip(contract: Contract, episodes: RecordedEpisodes, indices: Sequence[int]) -> float:
+    """The largest error of encoding and decoding, as a share of each column's range. Raises InputError if it is one."""
+    codec, worst = Codec(contract), 0.0
+    for index in indices[:5]:
+        episode = episodes.episode(index)
+        back = codec.decode_actions(codec.encode_actions(episode.actions, episode.state), episode.state, was_open=True)
+        error = np.abs(back - episode.actions)[episode.valid]
+        scale = np.ptp(episode.actions.reshape(-1, error.shape[1]).astype(np.float64), axis=0) + 1e-9
+        worst = max(worst, float((error / scale).max()))
+    if worst > ROUND_TRIP:
+        raise InputError(
+            f"stats: commands do not survive encoding and decoding: {worst:.1%} of a column's range is lost; are they "
+            "within the robot's range, and its gripper's values the recorded ones?"
+        )
+    return worst
+
+
+def _statistics_lines(side: str, fields: Sequence[FieldSpec], statistics: Statistics) -> list[str]:
+    names = [f"{f.name}.{i}" if f.width > 1 else f.name for f in fields for i in range(f.width)]
+    if statistics.width != len(names):
+        names = [str(i) for i in range(statistics.width)]
+    shown = ("min", "q01", "mean", "q99", "max")
+    return [
+        f"{side} {name}: " + ", ".join(f"{n} {statistics.column(n)[i]:.4g}" for n in shown)
+        for i, name in enumerate(names)
+    ]
+
+
+def _told(fields: Sequence[FieldSpec]) -> str:
+    return ", ".join(f"{f.name} ({f.width}, {f.unit})" for f in fields)
+
+
+def _from(episodes: RecordedEpisodes, what: str) -> str:
+    names = getattr(episodes.recordings, f"{what}_names")
+    return ", ".join(names[c] if names else str(c) for c in episodes.columns[what])
+
+
+def _finding(f: Finding) -> str:
+    return f"{f.severity} {f.code} at {f.where}: {f.what}; {f.remedy}"
