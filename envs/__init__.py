@@ -17,6 +17,7 @@ FAMILIES.add("libero", "cosmos_robot.envs.libero:FAMILY")
 FAMILIES.add("droid", "cosmos_robot.envs.droid:FAMILY")
 FAMILIES.add("aloha", "cosmos_robot.envs.aloha:FAMILY")
 FAMILIES.add("pusht", "cosmos_robot.envs.pusht:FAMILY")
+FAMILIES.add("robocasa", "cosmos_robot.envs.robocasa:FAMILY")
 FAMILIES.add("fake", "cosmos_robot.envs.fakes:FAMILY")
 
 

@@ -22,12 +22,21 @@ from cosmos_robot.errors import InputError, UnknownNameError
 from cosmos_robot.types import Image, LazyImages, Observation
 
 
+@dataclass(frozen=True, eq=False)
+class StepRows:
+    """What was there before each of k control steps: states (k, P) as ``RobotEnv.published_state``, and camera name to
+    pictures (k, H, W, 3) uint8."""
+
+    states: NDArray[np.float64]
+    pictures: Mapping[str, NDArray[np.uint8]]
+
+
 @dataclass(frozen=True)
 class StepResult:
     """What came of running some actions: the last observation, summed reward, how it ended, steps really taken.
 
     score: how much of the task is done now, as ``RobotEnv.score``. frames: camera name to the pictures kept on the way,
-    where a film was asked for (``RemoteEnv.execute``).
+    where a film was asked for, and rows: what was there before each step, where that was (``RemoteEnv.execute``).
     """
 
     observation: Observation
@@ -38,6 +47,7 @@ class StepResult:
     steps: int
     score: float = 0.0
     frames: Mapping[str, tuple[Image, ...]] = field(default_factory=dict)
+    rows: StepRows | None = None
 
 
 class RobotEnv(gymnasium.Env):
@@ -143,6 +153,11 @@ class RobotEnv(gymnasium.Env):
     def score(self) -> float:
         """How much of the task is done now, 0 to 1, and 1 after a success. A task without parts has only these two."""
         return float(self._succeeded)
+
+    def published_state(self) -> NDArray[np.float64]:
+        """The state as published recordings of this simulator hold it (P,); the robot's own unless they differ."""
+        state = self._state()
+        return np.concatenate([state[part.name] for part in self.robot.state])
 
     def render_camera(self, name: str) -> Image:
         """Draw camera ``name`` now: uint8 (H, W, 3), oriented as the robot's spec says."""

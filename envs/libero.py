@@ -234,6 +234,13 @@ class LiberoEnv(RobotEnv):
         parts = [inner._eval_predicate(part) for part in inner.parsed_problem["goal_state"]]
         return sum(map(bool, parts)) / len(parts)
 
+    def published_state(self) -> NDArray[np.float64]:
+        """As LIBERO's and Cosmos Policy's recordings: fingers (2,), grip site in the world (3,), quaternion x y z w."""
+        data = self.sim.data
+        wxyz = data.get_body_xquat(self.arm.robot_model.eef_name)
+        fingers = data.qpos[self.arm._ref_gripper_joint_pos_indexes]
+        return np.concatenate([fingers, data.site_xpos[self.arm.eef_site_id], np.roll(wxyz, -1)])
+
     def hold(self, steps: int) -> None:
         """Let ``steps`` control steps go by without motion, the gripper opening; none of them is counted."""
         for _ in range(steps):

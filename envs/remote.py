@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cosmos_robot import errors
 from cosmos_robot.contract import RobotSpec
-from cosmos_robot.envs.base import RobotEnv, StepResult, check_rows
+from cosmos_robot.envs.base import RobotEnv, StepResult, StepRows, check_rows
 from cosmos_robot.envs.shared_pictures import SharedPictures
 from cosmos_robot.envs.worker import Film, to_json
 from cosmos_robot.errors import CosmosRobotError, InputError, UnknownNameError, WorkerError
@@ -110,9 +110,12 @@ class RemoteEnv(RobotEnv):
         """As ``RobotEnv.step``; pictures of ``cameras`` come with the answer."""
         return self._call("step", action, cameras=cameras)
 
-    def execute(self, values: ArrayLike, *, cameras: Sequence[str] = (), film: Film | None = None) -> StepResult:
-        """Run rows of ``values`` (k, D), as ``envs.base.execute``; ``film`` asks for ``StepResult.frames``."""
-        return self._call("execute", values, cameras=cameras, film=film)
+    def execute(
+        self, values: ArrayLike, *, cameras: Sequence[str] = (), film: Film | None = None, rows: Sequence[str] = ()
+    ) -> StepResult:
+        """Run rows of ``values`` (k, D), as ``envs.base.execute``; ``film`` asks for ``StepResult.frames``, cameras in
+        ``rows`` for ``StepResult.rows``."""
+        return self._call("execute", values, cameras=cameras, film=film, rows=rows)
 
     def observe(self, cameras: Sequence[str] = ()) -> Observation:
         """The present observation, without stepping, with pictures of ``cameras``."""
@@ -186,10 +189,11 @@ class RemoteEnv(RobotEnv):
     def _ask_step(self, action, cameras=()) -> dict[str, Any]:
         return {"action": self._check(action), "cameras": self._names(cameras)}
 
-    def _ask_execute(self, values, *, cameras=(), film=None) -> dict[str, Any]:
+    def _ask_execute(self, values, *, cameras=(), film=None, rows=()) -> dict[str, Any]:
         if film is not None:
             self._names(film.cameras)
-        return {"values": check_rows(values, self.robot), "cameras": self._names(cameras), "film": film}
+        named = {"cameras": self._names(cameras), "rows": self._names(rows)}
+        return {"values": check_rows(values, self.robot), "film": film, **named}
 
     def _ask_observe(self, cameras=()) -> dict[str, Any]:
         return {"cameras": self._names(cameras)}
@@ -221,13 +225,20 @@ class RemoteEnv(RobotEnv):
         return observation, result["reward"], result["terminated"], result["truncated"], result["info"]
 
     def _got_execute(self, result: dict[str, Any], arguments: dict[str, Any]) -> StepResult:
-        report = result.pop("observation")
+        report, states = result.pop("observation"), result.pop("states")
         self._running = not (result["terminated"] or result["truncated"])
+        rows = self._rows(arguments["rows"], report["before"], states) if states else None
         film = arguments["film"]
         frames: dict[str, list[Image]] = {name: [] for name in film.cameras} if film else {}
         for entry in report["frames"]:
             frames[entry["camera"]].append(self._worker.pictures.read(entry))
-        return StepResult(self._observation(report), frames={k: tuple(v) for k, v in frames.items()}, **result)
+        filmed = {k: tuple(v) for k, v in frames.items()}
+        return StepResult(self._observation(report), frames=filmed, rows=rows, **result)
+
+    def _rows(self, cameras: Sequence[str], entries: Sequence[Any], states: list[list[float]]) -> StepRows:
+        read = self._worker.pictures.read
+        drawn = {name: [read(entry) for entry in entries if entry["camera"] == name] for name in cameras}
+        return StepRows(np.array(states), {name: np.stack(pictures) for name, pictures in drawn.items()})
 
     def _got_observe(self, result: dict[str, Any], arguments: dict[str, Any]) -> Observation:
         return self._observation(result["observation"])

@@ -96,16 +96,27 @@ class Host:
         outcome = {"reward": reward, "terminated": terminated, "truncated": truncated, "info": info}
         return {"observation": self._report(observation, cameras), **outcome}
 
-    def do_execute(self, values: list[list[float]], cameras: list[str], film: dict[str, Any] | None) -> dict[str, Any]:
+    def do_execute(
+        self, values: list[list[float]], cameras: list[str], film: dict[str, Any] | None, rows: list[str]
+    ) -> dict[str, Any]:
         frames: list[tuple[str, int, Image]] = []
+        before: list[tuple[str, int, Image]] = []
+        states: list[list[float]] = []
+
+        def look(env: RobotEnv) -> None:
+            if rows and env.running and len(states) < len(values):
+                states.append(env.published_state().tolist())
+                before.extend((name, env.control_steps, env.render_camera(name)) for name in rows)
 
         def record(env: RobotEnv) -> None:
+            look(env)
             if film and env.control_steps % film["every"] == 0:
                 frames.extend((name, env.control_steps, env.render_camera(name)) for name in film["cameras"])
 
+        look(self._env)
         result = execute(self._env, np.asarray(values), record)
         outcome = {k: getattr(result, k) for k in ("reward", "terminated", "truncated", "success", "steps", "score")}
-        return {"observation": self._report(result.observation, cameras, frames), **outcome}
+        return {"observation": self._report(result.observation, cameras, frames, before), "states": states, **outcome}
 
     def do_observe(self, cameras: list[str]) -> dict[str, Any]:
         return {"observation": self._report(self._env.observe(), cameras)}
@@ -119,11 +130,12 @@ class Host:
             self._env.close()
             self._env = None
 
-    def _report(self, observation: Observation, cameras: list[str], frames=()) -> dict[str, Any]:
+    def _report(self, observation: Observation, cameras: list[str], frames=(), before=()) -> dict[str, Any]:
         now = self._env.control_steps
         filmed = {name: image for name, step, image in frames if step == now}
         seen = [(n, now, filmed[n] if n in filmed else observation.images[n]) for n in cameras]
-        entries = self._pictures.write([*seen, *frames])
+        entries = self._pictures.write([*seen, *frames, *before])
+        first = len(seen) + len(frames)
         return {
             "state": {name: value.tolist() for name, value in observation.state.items()},
             "instruction": observation.instruction,
@@ -131,7 +143,8 @@ class Host:
             "control_steps": now,
             "score": self._env.score(),
             "pictures": entries[: len(seen)],
-            "frames": entries[len(seen) :],
+            "frames": entries[len(seen) : first],
+            "before": entries[first:],
         }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from cosmos_robot.data.episodes import EpisodeInfo, require_storable
 from cosmos_robot.data.lerobot_writing import require_absent
 from cosmos_robot.data.rollouts import Rollout, rows_per_second
 from cosmos_robot.data.staging import Staging
-from cosmos_robot.envs.base import StepResult, check_rows
+from cosmos_robot.envs.base import StepResult, StepRows, check_rows
 from cosmos_robot.errors import InputError, Interrupted, RobotError, UnknownNameError, WorkerError
 from cosmos_robot.eval.entrants import Entrant
 from cosmos_robot.eval.exploration import NoisyPolicy
@@ -178,6 +178,47 @@ class Recorder(Listener):
         )
 
 
+class StepWriter(Listener):
+    """Keeps every control step of every episode, as JPEG, and writes it to ``folder`` when it ends, as Cosmos Policy's
+    own files."""
+
+    def __init__(self, robot: RobotSpec, policy: str, folder: Path):
+        self._robot, self._policy, self._folder = robot, policy, folder
+        self._steps: dict[Job, list[tuple[NDArray[np.float64], StepResult, dict[str, list[bytes]]]]] = {}
+
+    def path(self, job: RolloutJob) -> Path:
+        return self._folder / f"{job.id.replace('/', '-')}.hdf5"
+
+    def on_start(self, job: Job) -> None:
+        self._steps[job] = []
+
+    def on_executed(self, job: Job, rows: NDArray[np.float64], result: StepResult) -> None:
+        from cosmos_robot.data.hdf5_writing import as_jpeg
+
+        packed = {name: [as_jpeg(picture) for picture in seen] for name, seen in result.rows.pictures.items()}
+        result = replace(result, rows=StepRows(result.rows.states, {}))  # the pictures are kept packed
+        self._steps[job].append((check_rows(rows, self._robot)[: result.steps], result, packed))
+
+    def on_episode(self, job: Job, record: EpisodeRecord) -> None:
+        from cosmos_robot.data.hdf5_writing import StepRecord, write_hdf5
+
+        commands, results, packed = zip(*self._steps.pop(job), strict=True)
+        steps = StepRecord(
+            instruction=record.instruction,
+            pictures={name: [file for part in packed for file in part[name]] for name in packed[0]},
+            states=np.concatenate([result.rows.states for result in results]),
+            actions=np.concatenate(commands),
+            success=record.success,
+            score=results[-1].score,
+            seed=record.reset_seed,
+            policy=self._policy,
+        )
+        write_hdf5(steps, self.path(job), self._robot)
+
+    def on_error(self, job: Job, error: EpisodeError) -> None:
+        self._steps.pop(job, None)
+
+
 class RolloutRunner(Runner):
     """A runner for which a simulation that breaks costs its episode and no more."""
 
@@ -206,14 +247,17 @@ def collect_rollouts(
     rules: RolloutRules,
     out: Path,
     *,
+    hdf5: Path | None = None,
     workers: int = 3,
     factory: str = STARTS,
     variables: dict[str, str] | None = None,
+    python: str | None = None,
     console: Console | None = None,
 ) -> Collected:
     """Run ``jobs`` and write the rollouts as a LeRobot v3 dataset to ``out``, a contact sheet to ``<out>.png``.
 
-    workers: simulator processes; the policy answers in this one. factory, variables: as for ``RemoteEnv``.
+    hdf5: folder for the episodes as Cosmos Policy's files too, which show every control step and cost its pictures.
+    workers: simulator processes; the policy answers in this one. factory, variables, python: as for ``RemoteEnv``.
     Raises CheckpointError at once if ``out`` is there already, InputError if its staging folder belongs to another
     collection, Interrupted on Ctrl-C and WorkerError where workers cannot be kept alive; the same call then goes on.
     """
@@ -222,20 +266,23 @@ def collect_rollouts(
     policy = NoisyPolicy(entrant.policy, rules.noise) if rules.noise else entrant.policy
     folder, about = staging_folder(out), _origin(entrant, rules, contract)
     with owned(folder, f"collecting into {folder}"):
-        require_same(folder, {"rollouts": about, "robot": contract.robot.model_dump(mode="json")})
+        require_same(folder, {"driver": about, "hdf5": str(hdf5), "robot": contract.robot.model_dump(mode="json")})
         staging = Staging(folder)
         staging.clean()
-        todo = [job for job in jobs if job.id not in staging]
         cameras = tuple(camera.name for camera in contract.robot.cameras)
-        settings = RunSettings(workers, cameras=cameras, factory=factory, variables=variables or {})
+        rows = cameras if hdf5 else ()
+        process = {"factory": factory, "variables": variables or {}, "python": python}
+        settings = RunSettings(workers, cameras=cameras, rows=rows, **process)
+        # Its file first, then the staged episode: what is staged is whole.
+        listeners: list[Listener] = [StepWriter(contract.robot, entrant.label, hdf5)] if hdf5 else []
 
         def save(job: RolloutJob, rollout: Rollout) -> None:
             episode = rollout.episode()
             require_storable(episode, contract.robot)
             staging.save(job.id, episode)
 
-        recorder = Recorder(contract.robot, entrant.label, rules.execute, save)
-        lost = _run(policy, rules, settings, jobs, todo, staging, recorder, console)
+        listeners.append(Recorder(contract.robot, entrant.label, rules.execute, save))
+        lost = _run(policy, rules, settings, jobs, staging, listeners, console)
         kept = [job.id for job in jobs if job.id in staging]
         if not kept:
             raise WorkerError(f"not one of {len(jobs)} episodes could be run; the first: {lost[0].message}")
@@ -259,18 +306,18 @@ def _run(
     rules: RolloutRules,
     settings: RunSettings,
     jobs: Sequence[RolloutJob],
-    todo: Sequence[RolloutJob],
     staging: Staging,
-    recorder: Recorder,
+    listeners: Sequence[Listener],
     console: Console,
 ) -> list[EpisodeError]:
     """Run what is left of ``jobs``; returns the episodes that were lost."""
     done = [staging.info(job.id) for job in jobs if job.id in staging]
+    todo = [job for job in jobs if job.id not in staging]
     if done:
         console.print(f"{len(done)} of {len(jobs)} episodes taken from {staging.folder}", soft_wrap=True)
     try:
         with RunProgress("rollouts", len(jobs), done, console) as progress:
-            return RolloutRunner(policy, rules, settings, [recorder, progress]).run(todo)
+            return RolloutRunner(policy, rules, settings, [*listeners, progress]).run(todo)
     except KeyboardInterrupt as stop:
         raise Interrupted(f"stopped; {_safe(jobs, staging)}") from stop
     except WorkerError as error:

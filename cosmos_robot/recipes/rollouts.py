@@ -38,7 +38,7 @@ def record_rollouts(
         max_steps=flags.max_steps,
         noise=flags.noise,
     )
-    collected = collect_rollouts(entrant, jobs, rules, out, workers=workers)
+    collected = collect_rollouts(entrant, jobs, rules, out, hdf5=flags.hdf5, workers=workers, python=flags.python)
     console = Console(highlight=False)
     console.print(summary(collected))
     for error in collected.lost:

@@ -8,6 +8,7 @@ import pytest
 from cosmos_robot.envs.base import execute
 from cosmos_robot.envs.fakes import FakeEnv
 from cosmos_robot.envs.libero import STEP_BUDGETS
+from cosmos_robot.envs.robocasa import STEP_BUDGETS as ROBOCASA_BUDGETS
 
 SETTLE = 10
 
@@ -56,6 +57,11 @@ def test_libero_loops(case) -> None:
 
 def test_libero_budgets(golden) -> None:
     assert golden.json("cosmos_policy/evaluation")["task_max_steps"] == STEP_BUDGETS
+
+
+def test_robocasa_budgets(golden) -> None:
+    stored = golden.json("cosmos_policy/evaluation").get("robocasa", {}).get("task_max_steps", {})
+    assert stored.items() <= ROBOCASA_BUDGETS.items()
 
 
 def test_robocasa_loops(golden) -> None:
