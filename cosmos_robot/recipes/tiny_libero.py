@@ -77,11 +77,11 @@ def reproduce(
     datasets = (demos, corrected) if corrections else (demos,)
     last = out / ("corrected" if corrections else "policy")
     steps = {
-        "demos": lambda: record_demos(demos, _scaled(DEMOS, scale), 1000, workers),
+        "demos": lambda: record_demos(demos, scaled(DEMOS, scale), 1000, workers),
         "tokenizer": lambda: train_tokenizer(tokenizer_training(out, (demos,), max(2, round(TOKENIZER_STEPS * scale)))),
         "policy": lambda: _train(out, "policy", (demos,), POLICY, scale),
         "corrections": lambda: record_demos(
-            corrected, _scaled(CORRECTIONS, scale), 5000, workers, out / "policy" / "export"
+            corrected, scaled(CORRECTIONS, scale), 5000, workers, out / "policy" / "export"
         ),
         "corrected": lambda: _train(out, "corrected", datasets, CORRECTED, scale, start=out / "policy"),
         "blind": lambda: _train(out, "blind", datasets, BLIND, scale, start=last, blind=True),
@@ -182,7 +182,7 @@ def _train(out: Path, name: str, datasets, stages: tuple[Stage, ...], scale: flo
     train_policy(policy_training(out, name, datasets, shortened, **options))
 
 
-def _scaled(episodes: Mapping[str, int], scale: float) -> dict[str, int]:
+def scaled(episodes: Mapping[str, int], scale: float) -> dict[str, int]:
     return {name: max(1, round(count * scale)) for name, count in episodes.items()}
 
 

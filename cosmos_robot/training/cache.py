@@ -117,9 +117,12 @@ class FrameCache:
 _COLUMNS = tuple(FrameCache.__dataclass_fields__)[4:]
 
 
-def frame_cache(source: EpisodeSource, contract: Contract, root: Path, progress: bool = True) -> FrameCache:
+def frame_cache(
+    source: EpisodeSource, contract: Contract, root: Path, progress: bool = True, ends: bool = False
+) -> FrameCache:
     """The frames of ``source`` on the contract's canvas, from ``root`` if they are there, built otherwise.
 
+    ends: keep the moment that ends a rollout, which has no valid command.
     Raises InputError if an episode is no recording of the contract's robot or its chunk is shorter than the model's.
     """
     canvas = contract.model.canvas
@@ -136,11 +139,12 @@ def frame_cache(source: EpisodeSource, contract: Contract, root: Path, progress:
         canvas.model_dump_json(),
         str(contract.model.chunk),
         str(arriving(contract)),
+        *(["ends"] if ends else []),
     )
     key = hashlib.blake2b("|".join(parts).encode(), digest_size=8).hexdigest()
     folder = Path(root) / f"frames-{key}"
     if not folder.is_dir():
-        _build_frames(source, contract, folder, progress)
+        _build_frames(source, contract, folder, progress, ends)
     return _open_frames(folder, key)
 
 
@@ -151,7 +155,7 @@ def _open_frames(folder: Path, key: str) -> FrameCache:
     return FrameCache(folder, key, tuple(meta["instructions"]), canvases, **columns)
 
 
-def _build_frames(source: EpisodeSource, contract: Contract, folder: Path, progress: bool) -> None:
+def _build_frames(source: EpisodeSource, contract: Contract, folder: Path, progress: bool, ends: bool) -> None:
     if not len(source):
         raise InputError("training cache: the dataset has no episodes")
     part = folder.with_name(folder.name + ".part")
@@ -163,11 +167,12 @@ def _build_frames(source: EpisodeSource, contract: Contract, folder: Path, progr
         for index in track(range(len(source)), "composing canvases", disable=not progress):
             episode = source[index]
             require_robot(episode, contract.robot)
-            for row in range(episode.decisions):
+            rows = len(episode) if ends else episode.decisions
+            for row in range(rows):
                 pictures = {name: frames[row] for name, frames in episode.images.items()}
                 file.write(place_on_canvas(canvas, pictures, orientations))
             code = instructions.setdefault(episode.instruction, len(instructions))
-            columns.append(_episode_columns(episode, contract, index, code))
+            columns.append(_episode_columns(episode, contract, index, code, rows))
     for name in _COLUMNS:
         np.save(part / f"{name}.npy", np.concatenate([c[name] for c in columns]))
     shape = (sum(len(c["state"]) for c in columns), canvas.height, canvas.width, 3)
@@ -175,8 +180,10 @@ def _build_frames(source: EpisodeSource, contract: Contract, folder: Path, progr
     part.rename(folder)
 
 
-def _episode_columns(episode: Episode, contract: Contract, index: int, instruction: int) -> dict[str, NDArray]:
-    rows, chunk = episode.decisions, contract.model.chunk
+def _episode_columns(
+    episode: Episode, contract: Contract, index: int, instruction: int, rows: int
+) -> dict[str, NDArray]:
+    chunk = contract.model.chunk
     if episode.actions.shape[1] < chunk:
         raise InputError(f"episode {index}: {episode.actions.shape[1]} commands per row, the model predicts {chunk}")
     extras = {name: value[:rows] for name, value in episode.extras.items()}

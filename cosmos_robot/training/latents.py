@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 import numpy as np
 from diffusers import AutoencoderKLWan
@@ -24,12 +25,24 @@ def vae_fingerprint(vae: AutoencoderKLWan) -> str:
     return digest.hexdigest()
 
 
-def latent_cache(frames: FrameCache, vae: AutoencoderKLWan, progress: bool = True, batch: int = 32) -> NDArray:
+Alter = Callable[[NDArray[np.uint8], NDArray[np.int64]], NDArray[np.uint8]]
+"""Canvases (N, H, W, 3) and their rows (N,) to the canvases that are encoded instead."""
+
+
+def latent_cache(
+    frames: FrameCache,
+    vae: AutoencoderKLWan,
+    progress: bool = True,
+    batch: int = 32,
+    name: str = "",
+    alter: Alter | None = None,
+) -> NDArray:
     """Standardised latents (N, C, h, w) float16 of every canvas, a memory map beside the frames.
 
+    alter, name: canvases changed before they are encoded, and what tells these latents from others in the folder.
     Encoded in float32 if no file for this autoencoder is there yet; half-written files have another name.
     """
-    path = frames.folder / f"latents-{vae_fingerprint(vae)}.npy"
+    path = frames.folder / f"latents-{vae_fingerprint(vae)}{name}.npy"
     if not path.is_file():
         _, height, width, _ = frames.canvases.shape
         shape = (len(frames), vae.config.z_dim, height // CELL, width // CELL)
@@ -37,6 +50,8 @@ def latent_cache(frames: FrameCache, vae: AutoencoderKLWan, progress: bool = Tru
         out = np.lib.format.open_memmap(part, "w+", np.float16, shape)
         for start in track(range(0, len(frames), batch), "encoding canvases", disable=not progress):
             canvases = np.array(frames.canvases[start : start + batch])
+            if alter is not None:
+                canvases = alter(canvases, np.arange(start, start + len(canvases)))
             out[start : start + batch] = encode_first_frame(vae, canvases)[:, :, 0].numpy()
         out.flush()
         part.rename(path)

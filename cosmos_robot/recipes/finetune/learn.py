@@ -78,7 +78,7 @@ def overfit(run: Run, say: Say) -> dict[str, Any]:
                 f"overfit: after {steps} steps the error is {mine:.4g}, not below {FITS:g} of a constant's "
                 f"{constant:.4g}; look for a wrong camera or field, raise overfit.steps or training.recipe.lr"
             )
-        for line in replay_lines(description, episode, index, policy):
+        for line in replay_lines(description, index, policy):
             tell(line)
         return {"error": mine, "constant": constant}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -143,6 +144,7 @@ def _probed(run: Run, description: Description, contract: Contract, folder: Path
         began = time.monotonic()
         train_on(run, description, contract, folder / f"probe{steps}", steps=steps, only=0, validate=False)
         seconds.append(time.monotonic() - began)
+        shutil.rmtree(folder / f"probe{steps}")
     return max(seconds[1] - seconds[0], 0.0) / 4
 
 

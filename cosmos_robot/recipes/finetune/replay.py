@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from cosmos_robot.data.episodes import Episode
 from cosmos_robot.envs import make
 from cosmos_robot.envs.base import RobotEnv, execute
-from cosmos_robot.errors import CosmosRobotError
+from cosmos_robot.errors import CosmosRobotError, InputError
 from cosmos_robot.policies.base import Policy
 from cosmos_robot.recipes.finetune.description import Description
 from cosmos_robot.registry import Registry
@@ -24,7 +24,7 @@ EXECUTED = "executed"
 """The extra in which our collectors keep what was really sent, where the clean command was disturbed."""
 
 
-def replay_lines(description: Description, episode: Episode, index: int, policy: Policy) -> list[str]:
+def replay_lines(description: Description, index: int, policy: Policy) -> list[str]:
     """What came of an episode's start in simulation, in words: the recorded commands, and the policy's."""
     if description.env is None:
         return ["replay: none, the description names no env"]
@@ -35,9 +35,12 @@ def replay_lines(description: Description, episode: Episode, index: int, policy:
     if stored is None:
         return [f"replay: none, {description.data.path} does not hold the start of its episodes"]
     put: Callable[[Any, Episode], Observation] = STARTS.get(family)
-    rows = stored.extras.get(EXECUTED, episode.actions[:, 0])
+    rows = stored.extras.get(EXECUTED, stored.actions[:, 0])
     with make(description.env) as env:
-        put(env, stored)
+        try:
+            put(env, stored)
+        except InputError as error:
+            return [f"replay: none, {error}"]
         recorded = _run_rows(env, np.asarray(rows, np.float64))
         put(env, stored)
         driven = _drive(env, policy)
