@@ -113,7 +113,7 @@ def record_rollouts(checkpoint: Path, out: Path, episodes: int, workers: int) ->
 
 
 def export(trained: Path, out: Path, share_with: str | None = None) -> Path:
-    """The trained checkpoint as ``out/NAME``, whole; or, to lie beside the folder ``share_with``, without what it has."""
+    """The trained checkpoint as ``out/NAME``: whole, or without what a folder ``share_with`` beside it has."""
     import torch
 
     from cosmos_robot.backbone.cosmos3.load import load_checkpoint, save_checkpoint
