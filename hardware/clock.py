@@ -56,19 +56,21 @@ class VirtualClock:
 
 
 @contextmanager
-def before_others(priority: int = PRIORITY) -> Iterator[bool]:
+def before_others(priority: int = PRIORITY, inherited: bool = False) -> Iterator[bool]:
     """The calling thread runs before all without real-time priority, where the system allows it; yields whether it
-    does (Linux: as root, or with an ``rtprio`` limit). Threads and processes begun inside do not inherit it."""
+    does (Linux: as root, or with an ``rtprio`` limit). Threads and processes begun inside do not inherit it, unless
+    ``inherited``."""
     if not hasattr(os, "sched_setscheduler"):
         yield False
         return
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
+        for_others = 0 if inherited else os.SCHED_RESET_ON_FORK
+        os.sched_setscheduler(0, os.SCHED_FIFO | for_others, os.sched_param(priority))
     except OSError:
         yield False
         return
     try:
         yield True
     finally:
-        os.sched_setscheduler(0, policy & ~os.SCHED_RESET_ON_FORK, parameters)
+        os.sched_setscheduler(0, policy, parameters)

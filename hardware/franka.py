@@ -135,8 +135,11 @@ class FrankaArm(Robot):
             allowed, changed = self.guarded(values, measured, self._last)
             before = measured if self._last is None else self._last
             arm, notes = self._slowed(allowed[:-1], before[:-1])
-            arm = np.where(np.abs(arm - before[:-1]) < SAME, before[:-1], arm)
-            velocity = np.zeros(len(arm)) if self._last is None else (arm - before[:-1]) / self._period
+            way = self._way(before[:-1], arm)
+            arm = np.where(np.abs(way) < SAME, before[:-1], arm)
+            velocity = (
+                np.zeros(len(arm)) if self._last is None else np.where(np.abs(way) < SAME, 0.0, way) / self._period
+            )
             if self._lead(arm, velocity, measured[:-1]):
                 break
         sent = np.append(arm, self._grip(float(allowed[-1])))
@@ -209,7 +212,7 @@ class FrankaArm(Robot):
         robot.set_collision_behavior(self.options.torque, self.options.force)
 
     def _brake(self) -> None:
-        self._link.robot.move(self._stop_motion(), asynchronous=True)
+        self._link.move(self._stop_motion())
         if not self._link.robot.join_motion(1.0):
             self._link.robot.stop()
             self._link.robot.join_motion(1.0)
@@ -285,11 +288,11 @@ class FrankaArm(Robot):
         """Hand the planner its next motion, unless the present one ends there, or the arm stands there. Returns whether
         that is done; where the motion before had just failed it is not, and the arm has stopped."""
         rest = self._rest_at if self._in_control else standing
-        if rest is not None and not velocity.any() and np.abs(arm - rest).max() < SAME:
+        if rest is not None and not velocity.any() and np.abs(self._way(rest, arm)).max() < SAME:
             return True
         try:
             with translated("arm"):
-                self._link.robot.move(self._motion(arm, velocity), asynchronous=True)
+                self._link.move(self._motion(arm, velocity))
         except RobotError as error:
             self._in_control = False
             self._forgive(error)
@@ -297,6 +300,9 @@ class FrankaArm(Robot):
         self._in_control, self._began = True, time.monotonic()
         self._rest_at = None if velocity.any() else arm
         return True
+
+    def _way(self, place: Array, target: Array) -> Array:
+        return self.limits.way(np.append(place, 0.0), np.append(target, 0.0))[:-1]
 
     def _grip(self, value: float) -> float:
         assert self._gripper is not None

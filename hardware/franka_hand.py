@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from cosmos_robot.errors import RobotError
 
-CONNECT_S: Final = 30.0
+CONNECT_S: Final = 90.0
 ANSWER_S: Final = 3.0
 _FAULT: Final = "! "
 _END_WITH_PARENT: Final = 1  # PR_SET_PDEATHSIG of Linux's prctl

@@ -67,7 +67,7 @@ class SimulatedArm:
 
 def simulator_options(rate_hz: float | None = None) -> FrankaOptions:
     """Options for a simulated arm: no real-time scheduling, and more patience."""
-    return FrankaOptions(rate_hz=rate_hz, realtime="ignore", connect_timeout_s=PATIENCE_S)
+    return FrankaOptions(rate_hz=rate_hz, realtime="ignore", connect_timeout_s=PATIENCE_S, recover_timeout_s=PATIENCE_S)
 
 
 class FrankaSimRobot(FrankaRobot):

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any, Final, Literal
 
 from cosmos_robot.errors import DependencyError, RobotError
+from cosmos_robot.hardware.clock import before_others
 
 try:
     import franky
@@ -56,6 +57,7 @@ class Link:
 
     def __init__(self, host: str, realtime: Literal["enforce", "ignore"], prepare: Callable[[Any], None]):
         self.host, self._prepare = host, prepare
+        self._enforced = realtime == "enforce"
         self._realtime = franky.RealtimeConfig.Enforce if realtime == "enforce" else franky.RealtimeConfig.Ignore
         self._robot: Any = None
         self._attempt: _Attempt | None = None
@@ -73,6 +75,12 @@ class Link:
     def open(self) -> bool:
         """Whether there is a connection, dead or alive."""
         return self._robot is not None
+
+    def move(self, motion: Any) -> None:
+        """Begin ``motion``, or go over to it from the one before. With the first begins a thread of franky's that has a
+        millisecond for each command; libfranka asks for its priority itself where real time is enforced."""
+        with contextlib.nullcontext() if self._enforced else before_others(inherited=True):
+            self.robot.move(motion, asynchronous=True)
 
     def connect(self, timeout_s: float) -> None:
         """Make a connection, trying again while it is refused. Raises RobotError after ``timeout_s``."""

@@ -2,7 +2,8 @@
 
 ``judge`` is a pure function of one command and what is known about the moment; ``Gate`` remembers the last command and
 counts. A command outside a step, rate or position limit is moved to the limit, alike in both directions, and said so;
-one that is not finite, of another width, too far from where the robot is, or too old, is not sent at all: hold.
+one that is not finite, of another width, too far from where the robot is, or too old, is not sent at all: hold. Euler
+angles are compared the short way round: a tool that points straight down turns from pi to -pi without moving.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cosmos_robot.contract import RobotSpec
+from cosmos_robot.contract import FieldSpec, RobotSpec
 from cosmos_robot.errors import InputError
 
 Vector = NDArray[np.float64]
@@ -41,6 +42,8 @@ class Limits:
 
     Build one with ``Limits.of``; every number is checked there. For a robot commanded by changes, the change itself is
     what max_step and max_rate limit, and max_first and max_jump do not apply.
+
+    turns: (D,) which dimensions are angles that come round, Euler angles of absolute commands.
     """
 
     names: tuple[str, ...]
@@ -52,6 +55,7 @@ class Limits:
     max_jump: Vector
     max_age_s: float
     absolute: bool
+    turns: NDArray[np.bool_]
     workspace_low: Vector | None = None
     workspace_high: Vector | None = None
 
@@ -90,9 +94,23 @@ class Limits:
             max_jump=_vector(spec, "max_jump", max_jump),
             max_age_s=_positive("max_age_s", max_age_s),
             absolute=spec.action_reference == "absolute",
+            turns=np.array([_comes_round(spec, f) for f in spec.action for _ in range(f.width)], dtype=bool),
             workspace_low=box_low,
             workspace_high=box_high,
         )
+
+    def beside(self, place: Vector, command: Vector) -> Vector:
+        """(D,) ``place`` in other words: its angles a turn further or less where that is nearer to ``command``'s."""
+        around = np.clip(np.round((command - place) / (2 * np.pi)), -1, 1)
+        return np.where(self.turns, place + 2 * np.pi * np.where(np.isfinite(around), around, 0.0), place)
+
+    def way(self, place: Vector, command: Vector) -> Vector:
+        """(D,) from ``place`` to ``command``, angles the short way round."""
+        return np.asarray(command - self.beside(place, command))
+
+
+def _comes_round(spec: RobotSpec, field: FieldSpec) -> bool:
+    return spec.action_reference == "absolute" and field.rotation == "euler_xyz" and field.unit == "rad"
 
 
 def _spec_range(spec: RobotSpec) -> tuple[Vector, Vector]:
@@ -199,10 +217,12 @@ def judge(
         return Verdict(None, refusal)
     assert asked is not None
     values, found = asked, []
-    for rule, low, high in _bounds(limits, moment):
+    for rule, low, high in _bounds(asked, limits, moment):
         clipped = np.clip(values, low, high)
         found += _changed(rule, limits.names, values, clipped)
         values = clipped
+    over = limits.turns & (np.abs(values) > np.pi) & (np.abs(asked) <= np.pi)
+    values = np.where(over, values - 2 * np.pi * np.sign(values), values)
     outside = _outside(values, limits, tool)
     return Verdict(None, (*found, *outside)) if outside else Verdict(values, tuple(found))
 
@@ -235,15 +255,14 @@ def _refuse(asked: Vector | None, limits: Limits, moment: Moment) -> tuple[Inter
         return ()
     rule: Rule = "first action" if moment.last is None else "jump"
     limit = limits.max_first if moment.last is None else limits.max_jump
-    distance = asked - moment.measured
+    distance = limits.way(moment.measured, asked)
     far = ~(np.abs(distance) <= limit)  # written so that a NaN measurement counts as far
     return tuple(Intervention(rule, limits.names[i], float(distance[i]), float(limit[i])) for i in np.flatnonzero(far))
 
 
-def _bounds(limits: Limits, moment: Moment) -> list[tuple[Rule, Vector, Vector]]:
-    centre = (
-        (moment.measured if moment.last is None else moment.last) if limits.absolute else np.zeros(len(limits.names))
-    )
+def _bounds(asked: Vector, limits: Limits, moment: Moment) -> list[tuple[Rule, Vector, Vector]]:
+    before = moment.measured if moment.last is None else moment.last
+    centre = limits.beside(before, asked) if limits.absolute else np.zeros(len(limits.names))
     reach = limits.max_rate * moment.period_s
     return [
         ("position", limits.low, limits.high),

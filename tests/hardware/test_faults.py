@@ -63,8 +63,8 @@ class Franka(Robot):
         pass
 
 
-def loop(robot, asker, done, **more):
-    settings = LoopSettings("stay", answer_timeout_s=1.0, seconds=240.0)
+def loop(robot, asker, done, answer_timeout_s=60.0, **more):
+    settings = LoopSettings("stay", answer_timeout_s=answer_timeout_s, seconds=240.0)
     scheduler = Scheduler(robot.robot, "latest", 16)
     return ControlLoop(robot, asker, scheduler, Gate(robot.limits), MonotonicClock(), settings, done=done, **more)
 
@@ -111,7 +111,7 @@ def test_a_server_killed_while_it_is_asked_holds_the_robot_until_it_is_back(star
         return "back" in events and len(robot.sent) > events["back"] + 5
 
     with PolicyClient(address, timeout_s=60) as client:
-        report = loop(robot, Served(client, robot.robot), meddle, witnesses=(ticks,)).run()
+        report = loop(robot, Served(client, robot.robot), meddle, answer_timeout_s=1.0, witnesses=(ticks,)).run()
     assert report.ended == "done" and report.lost > 0, report.words
     assert any("answer lost" in w for w in report.words) and "moving again" in report.words[-1]
     assert robot.stops == 1

@@ -28,6 +28,8 @@ from cosmos_robot.hardware.loop import ControlLoop, LoopSettings
 from cosmos_robot.hardware.trial import Circle, Network, run_trial
 
 PERIOD = 1 / 15
+PATIENCE_S = 240.0
+"""For what takes a second, on a machine that does other things."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,7 @@ def robot(arm):
 def wait(robot, seconds):
     """Until the arm's own clock has gone on that far, which on a busy machine is slower than ours."""
     clock = lambda: robot._read().time.to_msec()  # noqa: E731
-    due, end = clock() + 1000 * seconds, time.monotonic() + 60
+    due, end = clock() + 1000 * seconds, time.monotonic() + PATIENCE_S
     while clock() < due:
         assert time.monotonic() < end, "the arm's clock stands still"
         time.sleep(0.002)
@@ -71,7 +73,7 @@ def drive(robot, joints, ticks):
 
 def arrived(robot):
     """The state once the arm is where it was led."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE_S
     while np.abs((state := robot._link.robot.state).q - state.q_d).max() > 4e-3:
         assert time.monotonic() < end, "it never arrives"
         time.sleep(0.05)
@@ -200,7 +202,7 @@ def test_pc_51_the_hand_turns_with_hysteresis_and_repeats_nothing(robot):
         sent.append(robot.send(np.append(here[:7], value)).values[7])
         time.sleep(PERIOD)
     assert sent == [0, 0, 0, 1, 1, 1, 1]
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE_S
     while robot.position()[7] < 0.9:
         assert time.monotonic() < end, "it never closed"
         time.sleep(0.05)
@@ -226,7 +228,7 @@ def test_a_second_client_is_told_and_gets_in_when_the_first_has_gone(robot):
 
 
 def test_nobody_there(arm):
-    nobody = FrankaRobot("127.255.0.1", FrankaOptions(realtime="ignore", connect_timeout_s=0.5))
+    nobody = FrankaRobot("127.255.0.1", FrankaOptions(realtime="ignore", connect_timeout_s=3.0))
     with pytest.raises(RobotError, match=r"refused.*FCI active"):
         nobody.connect()
     nobody.close()
@@ -320,7 +322,7 @@ def test_the_simulator_ends_with_whoever_started_it(tmp_path):
         "os._exit(1)"
     )
     pid = int(subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True).stdout)
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE_S
     while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]:
         assert time.monotonic() < end, "it is still there"
         time.sleep(0.1)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosmos_robot.contract import FieldSpec, RobotSpec
 from cosmos_robot.errors import InputError
 from cosmos_robot.hardware.gate import UNLIMITED, Gate, Limits, Moment, judge
 
@@ -139,6 +140,52 @@ def test_changes_per_step_are_limited_as_such(arm):
     np.testing.assert_allclose(verdict.values, [0.08, -0.08, 0])
 
 
+@pytest.fixture
+def turning() -> Limits:
+    """Limits of a pose: one number of place, three Euler angles."""
+    fields = (
+        FieldSpec(name="place", width=1, unit="m", kind="position"),
+        FieldSpec(name="turn", width=3, unit="rad", kind="rotation", rotation="euler_xyz"),
+    )
+    spec = RobotSpec(name="arm", cameras=(), state=(), action=fields, action_reference="absolute", rate_hz=10)
+    each = lambda number: {"place": UNLIMITED, "turn": number}  # noqa: E731
+    return Limits.of(spec, max_step=each(0.15), max_rate=each(1.0), max_first=each(0.2), max_jump=each(0.5))
+
+
+@pytest.mark.parametrize("side", [1, -1])
+@pytest.mark.parametrize("last", [True, False])
+def test_angles_are_compared_the_short_way_round(turning, side, last):
+    """A tool that points down: pi and -pi are one place."""
+    here = np.array([0.0, side * 3.12, 0.0, -side * 3.12])
+    for asked in ([0.0, -side * 3.13, 0.0, side * 3.13], [0.0, side * np.pi, 0.0, side * np.pi]):
+        verdict = judge(asked, turning, moment(here if last else None, here))
+        assert not verdict.interventions, verdict.reason
+        np.testing.assert_array_equal(verdict.values, asked)
+
+
+@pytest.mark.parametrize("side", [1, -1])
+def test_a_turn_across_pi_is_limited_the_way_it_goes(turning, side):
+    here = np.array([0.0, side * 3.1, 0.0, 0.0])
+    verdict = judge([0.0, side * (3.1 + 0.3 - 2 * np.pi), 0.0, 0.0], turning, moment(here, here))
+    assert rules(verdict) == {"step", "rate"}
+    assert verdict.values[1] == pytest.approx(side * (3.1 + 0.1 - 2 * np.pi)), "a tenth of a rad on, across pi"
+    assert rules(judge([0.0, side * (3.1 + 0.6 - 2 * np.pi), 0, 0], turning, moment(here, here))) == {"jump"}
+    stays = judge([0.0, side * 3.14, 0, 0], turning, moment([0, -side * 3.08, 0, 0], [0, -side * 3.08, 0, 0]))
+    assert stays.values[1] == pytest.approx(side * 3.14), "0.06 across pi, the other way"
+    back = judge([0.0, side * 3.0, 0, 0], turning, moment([0, -side * 3.08, 0, 0], [0, -side * 3.08, 0, 0]))
+    assert back.values[1] == pytest.approx(-side * 3.08 - side * 0.1 + side * 2 * np.pi)
+    assert np.abs(back.values).max() <= np.pi
+
+
+def test_only_euler_angles_come_round(turning, arm):
+    assert turning.turns.tolist() == [False, True, True, True] and not limits(arm).turns.any()
+    here = np.zeros(4)
+    assert rules(judge([0.0, 1e300, 0, 0], turning, moment(here, here))) == {"jump"}, "whole turns are no excuse"
+    assert rules(judge([0.0, 4 * np.pi, 0, 0], turning, moment(here, here))) == {"jump"}
+    unknown = moment(here, np.full(4, math.nan))
+    assert judge(here, turning, unknown).values is None
+
+
 finite = st.floats(-5, 5)
 anything = st.one_of(st.floats(), st.sampled_from([1e300, -1e300, 5e-324]))
 
@@ -148,8 +195,6 @@ anything = st.one_of(st.floats(), st.sampled_from([1e300, -1e300, 5e-324]))
     start=st.tuples(finite, finite),
 )
 def test_whatever_comes_no_step_is_larger_than_the_limit(commands, start):
-    from cosmos_robot.contract import FieldSpec, RobotSpec
-
     arm = RobotSpec(
         name="arm",
         cameras=(),

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from tests_serve import EchoPolicy
+from tests_serve import PATIENCE_S, EchoPolicy
 
 from cosmos_robot.contract import Contract
 from cosmos_robot.contract.library import load_contract
@@ -48,7 +48,7 @@ def server(service):
 
 @pytest.fixture
 def client(server):
-    with PolicyClient(server.address, timeout_s=10) as made:
+    with PolicyClient(server.address, timeout_s=PATIENCE_S) as made:
         yield made
 
 

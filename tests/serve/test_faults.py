@@ -87,7 +87,7 @@ def test_pc_33_a_server_killed_while_it_answers_makes_the_robot_hold_and_go_on(s
             done=lambda: bool(moved_before) and watch.moves >= moved_before[0] + 10,
         )
         report = loop.run()
-    helper.join(10)
+    helper.join(60)
     assert report.ended == "done" and report.faults == 0
     assert report.lost >= 1 and any("no answer within" in word for word in report.words)
     moves = np.array([s.values for s in watch.sent if s is not None])

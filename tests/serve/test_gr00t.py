@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import zmq
-from tests_serve import EchoPolicy
+from tests_serve import PATIENCE_S, EchoPolicy
 
 from cosmos_robot.contract.library import load_contract
 from cosmos_robot.serve import wire
@@ -47,7 +47,7 @@ def ask(served):
 
     def send(request, dialect):
         socket = context.socket(zmq.REQ)
-        socket.setsockopt(zmq.RCVTIMEO, 10_000)
+        socket.setsockopt(zmq.RCVTIMEO, int(1000 * PATIENCE_S))
         socket.connect(served.address)
         socket.send(request if isinstance(request, bytes) else wire.encode(request, dialect))
         reply = wire.decode(socket.recv())
@@ -123,7 +123,7 @@ def test_a_token_keeps_others_out(policy):
         context = zmq.Context()
         for token, wanted in ((secret, "status"), ("wrong", "error"), (None, "error")):
             socket = context.socket(zmq.REQ)
-            socket.setsockopt(zmq.RCVTIMEO, 10_000)
+            socket.setsockopt(zmq.RCVTIMEO, int(1000 * PATIENCE_S))
             socket.connect(server.address)
             socket.send(wire.encode({"endpoint": "ping", **({"api_token": token} if token else {})}, "gr00t"))
             assert wanted in wire.decode(socket.recv()).value

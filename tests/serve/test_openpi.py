@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import urllib.error
 import urllib.request
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from openpi_client import action_chunk_broker
 from openpi_client.websocket_client_policy import WebsocketClientPolicy
-from tests_serve import EchoPolicy
+from tests_serve import PATIENCE_S, EchoPolicy, until
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
 
@@ -261,19 +260,19 @@ def test_pc_30_health_and_new_clients_while_the_model_works(droid_server):
     replies = []
     asking = threading.Thread(target=lambda: replies.append(droid_server.client().infer(droid())))
     asking.start()
-    time.sleep(0.3)
+    until(lambda: droid_server.policy.seeds)
     where = droid_server.server.address.replace("ws", "http")
-    assert urllib.request.urlopen(f"{where}/healthz", timeout=5).read() == b"OK\n"
+    assert urllib.request.urlopen(f"{where}/healthz", timeout=PATIENCE_S).read() == b"OK\n"
     assert droid_server.client().get_server_metadata()
     droid_server.policy.gate.set()
-    asking.join(10)
+    asking.join(PATIENCE_S)
     assert replies[0]["actions"].shape == (32, 8)
 
 
 def test_any_other_plain_request_is_told_to_upgrade(droid_server):
     where = droid_server.server.address.replace("ws", "http")
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(f"{where}/other", timeout=5)
+        urllib.request.urlopen(f"{where}/other", timeout=PATIENCE_S)
     assert caught.value.code == 426
 
 
@@ -283,13 +282,10 @@ def test_a_client_that_leaves_takes_its_questions_along(droid_server):
     for socket in (first, second):
         socket.recv()
         socket.send(wire.encode(droid()))
-    time.sleep(0.3)
+    until(lambda: len(droid_server.policy.seeds) + droid_server.service.health()["waiting"] == 2)
     second.close()
     first.close()
-    end = time.monotonic() + 5
-    while droid_server.service.health()["waiting"] and time.monotonic() < end:
-        time.sleep(0.01)
-    assert droid_server.service.health()["waiting"] == 0
+    until(lambda: droid_server.service.health()["waiting"] == 0)
     droid_server.policy.gate.set()
     assert droid_server.client().infer(droid())["actions"].shape == (32, 8)
 

@@ -41,7 +41,7 @@ def served(checkpoint):
             break
     yield {**found, "process": process}
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 0
+    assert process.wait(120) == 0
 
 
 def test_every_protocol_listens(served):

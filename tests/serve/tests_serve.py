@@ -10,6 +10,17 @@ import numpy as np
 from cosmos_robot.contract import Contract
 from cosmos_robot.types import ActionChunk, Observation
 
+PATIENCE_S = 60.0
+"""For what takes milliseconds, on a machine that does other things."""
+
+
+def until(condition):
+    """Wait for it."""
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.002)
+
 
 class EchoPolicy:
     """Every value of a chunk is the seed of its question, so that a mixed-up answer shows."""
@@ -28,7 +39,7 @@ class EchoPolicy:
         self.batches.append(len(observations))
         self.seeds += list(seeds)
         self.observations += list(observations)
-        self.gate.wait(30)
+        self.gate.wait(PATIENCE_S)
         time.sleep(self.delay_s)
         if self.fail is not None:
             raise self.fail
