@@ -131,10 +131,14 @@ class WorldModelEnv(RobotEnv):
             success = self._advance(piece)
             taken, reward = taken + len(piece), reward + float(success)
             self.control_steps += len(piece)
-            self._running = not (success or self.control_steps >= self.step_budget)
+            self._succeeded, self._running = success, not (success or self.control_steps >= self.step_budget)
             if on_step is not None:
                 on_step(self)
-        return StepResult(self.observe(), reward, success, not (self._running or success), success, taken)
+        return StepResult(self.observe(), reward, success, not (self._running or success), success, taken, self.score())
+
+    def score(self) -> float:
+        """1 after a success, else what the value model says of the last prediction, 0 without one."""
+        return 1.0 if self._succeeded else float(np.clip(self.value_now or 0.0, 0, 1))
 
     def _reset(self, options: dict[str, Any]) -> None:
         if self._source is not None:

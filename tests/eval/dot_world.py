@@ -46,7 +46,7 @@ def dot_contract(**changes) -> Contract:
 
 
 class DotEnv(FakeEnv):
-    """A hand that moves by up to 6 cm per step, a target that is always in one place, and no end but the budget."""
+    """A large hand that moves by up to 6 cm per step, a target in one place, and no end but the budget."""
 
     def places(self, rng):
         return rng.uniform(-0.4, 0.4, 2), GOAL
@@ -57,6 +57,15 @@ class DotEnv(FakeEnv):
     def restore(self, kept):
         self._hand, self._grip, self.control_steps, self._running = kept[0].copy(), *kept[1:]
         self._moment += 1
+
+    def _draw(self, camera):
+        spec, (centre, half) = self.robot.camera(camera), self.window(camera)
+        image = np.full((spec.height, spec.width, 3), 200, np.uint8)
+        for place, colour in ((self._target, (220, 30, 30)), (self._hand, (30, 30, 220))):
+            x, y = (place - centre) / half
+            row, column = round((1 - y) / 2 * (spec.height - 1)), round((1 + x) / 2 * (spec.width - 1))
+            image[max(row - 4, 0) : max(row + 5, 0), max(column - 4, 0) : max(column + 5, 0)] = colour
+        return image
 
     def _step(self, action):
         self._hand = np.clip(self._hand + 0.06 * action[:2], -1, 1)

@@ -138,7 +138,7 @@ def test_success_is_what_the_value_says(dots, starts) -> None:
 
 def test_a_policy_drives_in_it(dots) -> None:
     policy = RandomPolicy(dots.dot_contract())
-    with WorldModelEnv(dots.Oracle(), FakeEnv(0), step_budget=20, value=dots.Nearness()) as env:
+    with WorldModelEnv(dots.Oracle(), FakeEnv(0), step_budget=20, value=dots.Nearness(), success_at=1.5) as env:
         require_fit(policy.contract, env.robot)
         seen, _ = env.reset(seed=5, options={"init_state": 3})
         while env.running:
@@ -150,7 +150,7 @@ def test_a_policy_drives_in_it(dots) -> None:
 def test_pictures_go_back_into_their_cameras(dots) -> None:
     """Composing what was laid back gives the canvas again, for crops, turned cameras and letterboxes."""
     made = dots.dot_contract()
-    places = made.model.canvas.model_dump()["placements"]
+    places = [dict(place) for place in made.model.canvas.model_dump()["placements"]]
     places[0] |= {"crop": {"top": 4, "left": 8, "height": 40, "width": 48}}
     places[0] |= {"to": {"top": 0, "left": 0, "height": 20, "width": 24}}
     places[1] |= {"to": {"top": 0, "left": 24, "height": 12, "width": 24}}
