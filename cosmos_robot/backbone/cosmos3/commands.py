@@ -88,8 +88,14 @@ def ckpt_convert(
     copy: Literal["net", "net_ema"] = "net",
     architecture: str | None = None,
     parts: str | None = None,
+    contract: str | None = None,
+    texts: Path | None = None,
+    statistics: Path | None = None,
 ) -> None:
     """Write a checkpoint in the other layout, and read it back to compare every bit. An existing target is refused.
+
+    A published Cosmos Policy network becomes a folder of this package, with the contract and what its repository has
+    beside it.
 
     Args:
         source: folder or file: diffusers, native safetensors, torch.distributed.checkpoint, or .pt.
@@ -99,15 +105,30 @@ def ckpt_convert(
         copy: of a native checkpoint, the trained weights or their running average.
         architecture: nano, super, edge or a config.json, where the source does not say.
         parts: checkpoint that gives vae, tokenizer and scheduler, where the source has none.
+        contract: Cosmos Policy: name or file, such as cosmos-policy-libero.
+        texts: Cosmos Policy: embedded prompts, t5_embeddings.pkl as published.
+        statistics: Cosmos Policy: *_dataset_statistics.json as published.
     """
     import torch
 
     from cosmos_robot.backbone.cosmos3.convert import convert
+    from cosmos_robot.backbone.predict2.convert import convert_published, is_published
 
     if not source.exists():
         raise InputError(f"no {source}; expected a checkpoint's folder or file")
     kind = getattr(torch, dtype) if dtype else None
-    notes = convert(source, target, to, dtype=kind, copy=copy, architecture=architecture, parts=parts)
+    policy = {"contract": contract, "texts": texts, "statistics": statistics}
+    if is_published(source):
+        if to != "diffusers" or architecture is not None:
+            raise InputError(
+                "ckpt convert: a Cosmos Policy network is converted --to diffusers, without --architecture"
+            )
+        notes = convert_published(source, target, parts=parts, copy=copy, dtype=kind or torch.bfloat16, **policy)
+    elif any(value is not None for value in policy.values()):
+        given = ", ".join(f"--{name}" for name, value in policy.items() if value is not None)
+        raise InputError(f"ckpt convert: {given} is for Cosmos Policy, and {source} holds no such network")
+    else:
+        notes = convert(source, target, to, dtype=kind, copy=copy, architecture=architecture, parts=parts)
     lines = [f"{target}: {to}, read back and compared", *notes]
     Console(highlight=False).print("\n".join(lines), markup=False, soft_wrap=True)
 

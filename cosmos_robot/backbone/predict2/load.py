@@ -1,7 +1,8 @@
 """Cosmos Policy checkpoints: published weight files, and this package's folder of them.
 
 A folder holds ``transformer/`` and ``vae/`` in diffusers' layout, ``text_embeddings.safetensors``, ``model_index.json``
-and the contract. A published repository holds one ``.pt`` without autoencoder: ``convert`` makes a folder of it.
+and the contract. A published repository holds one ``.pt`` without autoencoder: ``convert.py`` makes a folder
+of it.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def load_network(
     ``net_ema``. Nothing that the file could run is run. Raises CheckpointError for a weight that is missing, unknown or
     of another shape, for quantised weights, and where memory is short.
     """
-    usable, source = usable_device(device), _open(path)
+    usable, source = usable_device(device), open_published(path)
     keys = split_published(source.tensors, copy)
     stored = {name: source.tensors[key] for key, name in keys.transformer.items()}
     shapes = {name: entry.shape for name, entry in stored.items()}
@@ -162,16 +163,6 @@ def save_checkpoint(
     return Path(folder)
 
 
-def convert(
-    published: Path, vae: AutoencoderKLWan, texts: TextEmbeddings, contract: Contract, folder: Path, copy: str = "net"
-) -> Path:
-    """A folder of a published weight file, with the Wan 2.1 autoencoder and the prompts that its repository lacks."""
-    network = load_network(published, dtype=torch.bfloat16, copy=copy).transformer
-    return save_checkpoint(
-        folder, transformer=network, vae=vae, texts=texts, contract=contract, rope="bfloat16", dtype=torch.bfloat16
-    )
-
-
 def check_contract(contract: Contract, transformer: CosmosTransformer3DModel, vae: AutoencoderKLWan) -> None:
     """Raise ContractError naming the field of ``contract`` that the modules cannot serve."""
     model, config = contract.model, transformer.config
@@ -200,7 +191,8 @@ def check_contract(contract: Contract, transformer: CosmosTransformer3DModel, va
         )
 
 
-def _open(path: Path) -> Source:
+def open_published(path: Path) -> Source:
+    """A published file or distributed folder, by name, shape and type. Nothing that it could run is run."""
     if path.suffix == ".safetensors":
         tensors = read_header(path)
         return Source("native", path, {}, tensors, partial(_read, tensors))
