@@ -85,22 +85,30 @@ def open_entrant(
 
 
 def open_planner(
-    ckpt: str, plan: str, planning_ckpt: str | None = None, *, device: str = "cpu", threads: int = 1
+    ckpt: str,
+    plan: str,
+    planning_ckpt: str | None = None,
+    *,
+    device: str = "cpu",
+    threads: int = 1,
+    executor: str = "in-process",
 ) -> Entrant:
     """The search ``plan``, such as ``best-of-8``, with the models of ``ckpt``, judged by ``planning_ckpt`` if given.
-    Raises as ``load_planner``, and InputError for ``threads``."""
+    A result names its settings in full, whatever ``plan`` calls them. Raises as ``load_planner``, and InputError for
+    ``threads``."""
     from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
-    from cosmos_robot.planning import load_planner
+    from cosmos_robot.planning import load_planner, read_plan
     from cosmos_robot.planning.policy import PlanningPolicy
 
     if threads < 1:
         raise InputError(f"threads: expected at least 1, got {threads}")
-    policy = PlanningPolicy(load_planner(ckpt, plan, planning_ckpt, device=device))
+    settings = read_plan(plan)
+    policy = PlanningPolicy(load_planner(ckpt, settings, planning_ckpt, device=device, executor=executor))
     _use_threads(threads)
     model, found = policy.contract.model, [find_checkpoint(name) for name in (ckpt, planning_ckpt) if name]
     hashes = "+".join(hash_checkpoint(folder) for folder in found)
     control: Control | None = None if model.sees else "blind"
-    name = f"{model.backbone} {plan}" + (f" judged by {found[1].name}" if planning_ckpt else "")
+    name = f"{model.backbone} {settings.text}" + (f" judged by {found[1].name}" if planning_ckpt else "")
     return Entrant(policy, name, found[0].name, hashes, control, plan)
 
 

@@ -3,6 +3,7 @@ happened when the chosen one was run."""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -17,7 +18,7 @@ from cosmos_robot import envs
 from cosmos_robot.contract import require_fit
 from cosmos_robot.envs.base import RobotEnv, execute
 from cosmos_robot.errors import InputError
-from cosmos_robot.eval.report import STYLE, png
+from cosmos_robot.eval.plan_pages import candidates, figure, write_page
 from cosmos_robot.images import compose_canvas
 from cosmos_robot.planning import load_planner
 from cosmos_robot.planning.best_of_n import Planner
@@ -34,7 +35,7 @@ class PlanConfig:
     env: str = "libero_object/0"
     """Environment."""
     plan: str = "best-of-8"
-    """The search, such as best-of-8 or best-of-8:futures=1,values=2,aggregation=average."""
+    """The search, such as best-of-8, quick-of-8 or best-of-8:futures=1,values=2,value_steps=1."""
     planning_ckpt: str | None = None
     """Checkpoint that imagines and scores, if not CKPT itself."""
     contract: str | None = None
@@ -49,6 +50,8 @@ class PlanConfig:
     """File to draw the imagined futures in, with their scores, beside what happens when the chosen chunk is run."""
     device: str = "cpu"
     """Where the models compute."""
+    executor: str = "in-process"
+    """How candidates are worked out: in-process, threads:COUNT or ray:COUNT."""
 
 
 def main_plan(config: Annotated[PlanConfig, tyro.conf.arg(name="")]) -> int:
@@ -58,9 +61,10 @@ def main_plan(config: Annotated[PlanConfig, tyro.conf.arg(name="")]) -> int:
     if config.html and config.html.suffix != ".html":
         raise InputError(f"html: expected a file ending in .html, got {config.html}")
     contract = None if config.contract is None else find_checkpoint(config.contract).contract()
-    planner = load_planner(config.ckpt, config.plan, config.planning_ckpt, contract=contract, device=config.device)
+    chosen = {"contract": contract, "device": config.device, "executor": config.executor}
+    planner = load_planner(config.ckpt, config.plan, config.planning_ckpt, **chosen)
     console = Console()
-    with envs.make(config.env) as env:
+    with contextlib.closing(planner), envs.make(config.env) as env:
         require_fit(planner.contract, env.robot)
         seen, _ = env.reset(seed=config.seed, options={"init_state": config.init})
         now = compose_canvas(planner.contract, seen.images)
@@ -113,36 +117,8 @@ def draw_plan(
     picture, success = after
     title = f"{planner.contract.model.name}: {seen.instruction}"
     happened = f"after the chosen chunk{', a success' if success else ''}"
-    sections = "".join(_section(c, c.index == found.chosen.index) for c in found.candidates)
-    page = (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f"<style>{STYLE}</style></head>\n<body><main><h1>{escape(title)}</h1>"
+    body = (
         f'<p class="score">{escape(found.why)}</p><section><h2>What happened</h2><div class="strip">'
-        f"{_figure(now, 'now')}{_figure(picture, happened)}</div></section>{sections}</main></body></html>\n"
+        f"{figure(now, 'now')}{figure(picture, happened)}</div></section>{candidates(found)}"
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page)
-    return path
-
-
-def _section(candidate: Candidate, chosen: bool) -> str:
-    score = f"{candidate.score:.4f}" if candidate.score == candidate.score else "no score"
-    badge = '<span class="good">chosen</span>' if chosen else ""
-    pictures = "".join(
-        _figure(future.frames[-1], "values " + ", ".join(f"{v:.3f}" for v in row))
-        for future, row in zip(candidate.futures, candidate.values, strict=False)  # Q(s, a) has values and no future
-    )
-    note = candidate.rejected
-    if candidate.duplicate_of is not None:
-        note = f"the same commands as candidate {candidate.duplicate_of}"
-    return (
-        f"<section><h2>{candidate.index}. {score} {badge}</h2><p>seed {candidate.seed} {escape(note)}</p>"
-        f'<div class="strip">{pictures}</div></section>'
-    )
-
-
-def _figure(image: NDArray[Any], words: str) -> str:
-    return (
-        f'<figure><img alt="{escape(words)}" src="data:image/png;base64,{png(image)}">'
-        f"<figcaption>{escape(words)}</figcaption></figure>"
-    )
+    return write_page(path, title, body)

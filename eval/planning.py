@@ -62,7 +62,8 @@ class Timed(Policy):
 @dataclass(frozen=True)
 class Decision:
     """What a search said about one decision. value: of what was chosen, None without one. base_value: of the plain
-    policy's own. spread: standard deviation of the candidates' scores. diversity: of their commands."""
+    policy's own. spread: standard deviation of the candidates' scores. diversity: of their commands. settings: of the
+    search, in full."""
 
     task: int
     init: int
@@ -77,6 +78,7 @@ class Decision:
     candidates: int
     seconds: float
     success: bool
+    settings: str = ""
 
 
 class PlanLog(Listener):
@@ -128,6 +130,7 @@ def _decision(job: Job, number: int, plan: dict[str, Any], success: bool) -> Dec
         candidates=len(candidates),
         seconds=plan["seconds"],
         success=success,
+        settings=plan["settings"],
     )
 
 

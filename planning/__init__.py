@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cosmos_robot.contract import Contract
 from cosmos_robot.errors import InputError
@@ -11,6 +12,7 @@ from cosmos_robot.planning.plan import PlannerSettings, read_plan
 
 if TYPE_CHECKING:
     from cosmos_robot.planning.best_of_n import Planner
+    from cosmos_robot.planning.evaluate import Evaluator, Onward
     from cosmos_robot.policies.base import Policy, ValueModel, WorldModel
 
 
@@ -21,19 +23,36 @@ def load_planner(
     *,
     contract: Contract | None = None,
     device: str = "cpu",
+    executor: str = "in-process",
 ) -> Planner:
     """The search ``plan`` (such as ``best-of-8``, see ``read_plan``) with the models of a checkpoint.
 
     ckpt: whose policy proposes; ``random`` or ``zero`` under ``contract``, with a world and values that know nothing.
-    planning_ckpt: whose world model and value judge, if not the same. Raises as ``load_policy``, ``load_world_model``,
-    ``load_value_model`` and ``best_of_n``.
+    planning_ckpt: whose world model and value judge, if not the same. executor: how candidates are worked out, see
+    ``executors.made``. Raises as ``load_policy``, ``load_world_model``, ``load_value_model`` and ``best_of_n``.
     """
-    from cosmos_robot.planning.best_of_n import best_of_n
-    from cosmos_robot.policies import FAKES, load_policy, load_value_model, load_world_model
+    from cosmos_robot.planning.best_of_n import Planner
+    from cosmos_robot.planning.executors import made
 
     settings = read_plan(plan) if isinstance(plan, str) else plan
-    if settings.depth > 1:
-        raise InputError(f"plan: depth={settings.depth} needs to be told what follows a future; use ``best_of_n``")
+    make = partial(load_evaluator, str(ckpt), settings, planning_ckpt, contract=contract, device=device)
+    evaluator = make()
+    workers = made(executor, evaluator, make)
+    return Planner(evaluator.policy, workers, settings, cameras=evaluator.cameras)
+
+
+def load_evaluator(
+    ckpt: str | Path,
+    settings: PlannerSettings,
+    planning_ckpt: str | Path | None = None,
+    *,
+    contract: Contract | None = None,
+    device: str = "cpu",
+) -> Evaluator:
+    """The models of ``load_planner``, one copy of each checkpoint's weights."""
+    from cosmos_robot.planning.evaluate import Evaluator
+    from cosmos_robot.policies import FAKES, load_policy, load_value_model, load_world_model
+
     judge = planning_ckpt or ckpt
     fake = judge in FAKES
     value = load_value_model("random" if fake else judge, reads=settings.reads, contract=contract, device=device)
@@ -44,7 +63,11 @@ def load_planner(
         world = own or load_world_model("still" if fake else judge, contract=contract, device=device)
     if planning_ckpt is None:
         policy = shared and shared[1]
-    return best_of_n(policy or load_policy(ckpt, contract=contract, device=device), world, value, settings)
+    policy = _stepped(policy or load_policy(ckpt, contract=contract, device=device), settings.policy_steps)
+    worlds = [_stepped(world, steps) for steps in settings.steps_of("world")] if world else None
+    values = [_stepped(value, steps) for steps in settings.steps_of("value")]
+    onward = _onward(policy, world) if settings.depth > 1 else None
+    return Evaluator(policy, _once(worlds), _once(values), settings, onward=onward)
 
 
 def _shared(value: ValueModel) -> tuple[WorldModel, Policy] | None:
@@ -54,3 +77,34 @@ def _shared(value: ValueModel) -> tuple[WorldModel, Policy] | None:
     if not isinstance(value, LatentFrameValueModel):
         return None
     return LatentFrameWorldModel(value.model), LatentFramePolicy(value.model)
+
+
+def _stepped(model: Any, steps: int | None) -> Any:
+    """``model``, sampled with another number of steps. Raises InputError for one that takes no such number."""
+    if steps is None:
+        return model
+    if not hasattr(model, "with_steps"):
+        raise InputError(
+            f"planner: {type(model).__name__} is not sampled in steps; drop policy_steps, world_steps and "
+            "value_steps, or use a checkpoint with latent frames"
+        )
+    return model.with_steps(steps)
+
+
+def _once(models: list[Any] | None) -> list[Any] | None:
+    """Members that are sampled alike are one model, so that they share their calls."""
+    if models is None:
+        return None
+    kept: dict[Any, Any] = {}
+    return [kept.setdefault(getattr(m, "steps", None), m) for m in models]
+
+
+def _onward(policy: Policy, world: WorldModel | None) -> Onward:
+    from cosmos_robot.policies.latent_frames import LatentFramePolicy, LatentFrameWorldModel, onward_of
+
+    if not isinstance(policy, LatentFramePolicy) or not isinstance(world, LatentFrameWorldModel):
+        raise InputError(
+            "plan: depth above 1 needs checkpoints with latent frames, which say what follows a future; got "
+            f"{type(policy).__name__} and {type(world).__name__}. Use depth=1, or ``best_of_n`` with ``onward``"
+        )
+    return onward_of(policy.model, world.model)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,26 @@ from cosmos_robot.planning.plan import Candidate, Plan, PlannerSettings, Task, c
 from cosmos_robot.planning.values import choose, disagreement
 from cosmos_robot.policies.base import Policy, ValueModel, WorldModel, check_seeds
 from cosmos_robot.types import Observation
+
+
+@dataclass(eq=False)
+class _Moment:
+    """One decision being made, and the candidates that are there."""
+
+    observation: Observation
+    seed: int
+    request: int
+    committed: NDArray[np.float64] | None
+    found: list[Candidate] = field(default_factory=list)
+
+    def task(self, count: int, most: int) -> Task:
+        """The next ``count`` candidates of at most ``most``."""
+        indices = tuple(range(len(self.found), min(len(self.found) + count, most)))
+        seeds = candidate_seeds(self.seed, most)
+        known = tuple(c for c in self.found if c.chunk is not None)
+        return Task(
+            self.request, self.observation, indices, tuple(seeds[i] for i in indices), None, known, self.committed
+        )
 
 
 class Planner:
@@ -56,76 +76,88 @@ class Planner:
         the answer, and ``Plan.why`` says so. committed: as in ``Policy.act``. Raises InputError for a deadline below 0,
         and what the plain policy raises where it is needed and fails too.
         """
-        check_seeds("plan", "observations", [observation], [seed])
+        return self.plan_all([observation], [seed], deadline_s, None if committed is None else [committed])[0]
+
+    def plan_all(
+        self,
+        observations: Sequence[Observation],
+        seeds: Sequence[int],
+        deadline_s: float | None = None,
+        committed: Sequence[NDArray[np.float64]] | None = None,
+    ) -> list[Plan]:
+        """``plan`` for several moments, such as those of several robots, whose candidates share the models' calls. All
+        have the same deadline; a plan's seconds are an even share."""
+        check_seeds("plan", "observations", observations, seeds)
         limit = self.settings.deadline_s if deadline_s is None else deadline_s
         if limit is not None and not limit >= 0:
             raise InputError(f"plan: deadline_s must be at least 0, got {limit}")
         began = self.clock()
         until = None if limit is None else began + limit
-        found = self._search(observation, seed, until, committed)
-        best = choose([c.score if not c.rejected else np.nan for c in found], self.settings.ties)
-        if best is None:
-            return self._plain(observation, seed, committed, found, began)
-        chosen = found[best]
-        assert chosen.chunk is not None
-        scored = sum(not c.rejected for c in found)
-        why = f"best of {scored} scored, of {len(found)} candidates"
-        return Plan(chosen.chunk, chosen, tuple(found), True, why, self.clock() - began)
+        moments = [
+            _Moment(o, int(s), next(self._requests), None if committed is None else committed[i])
+            for i, (o, s) in enumerate(zip(observations, seeds, strict=True))
+        ]
+        self._search(moments, until)
+        decided = [self._decided(moment) for moment in moments]
+        share = (self.clock() - began) / max(1, len(moments))
+        return [replace(plan, seconds=share, settings=self.settings.text) for plan in decided]
 
     def close(self) -> None:
         """End the executor's workers."""
         self.executor.close()
 
-    def _search(
-        self, observation: Observation, seed: int, until: float | None, committed: NDArray[np.float64] | None
-    ) -> list[Candidate]:
-        """Rounds of n candidates: one, and more while values disagree and the budget lasts."""
-        settings, request = self.settings, next(self._requests)
+    def _search(self, moments: Sequence[_Moment], until: float | None) -> None:
+        """Rounds of n candidates each: one, and more for those whose values disagree, while the budget lasts."""
+        settings, active = self.settings, list(moments)
         most = settings.n_most or settings.n
-        seeds = candidate_seeds(seed, most)
-        found: list[Candidate] = []
-        while len(found) < most:
-            indices = tuple(range(len(found), min(len(found) + settings.n, most)))
-            known = tuple(c for c in found if c.chunk is not None)
-            task = Task(request, observation, indices, tuple(seeds[i] for i in indices), None, known, committed)
+        while active:
+            tasks = [moment.task(settings.n, most) for moment in active]
             if until is not None and self.clock() >= until:
-                found += task.lost("not begun: the deadline") if not found else []
-                break
-            found += self.executor.run(task, until, self.clock)
-            if disagreement([c.values for c in found]) <= settings.disagree_above:
-                break
-        return found
+                for moment, task in zip(active, tasks, strict=True):
+                    moment.found += [] if moment.found else task.lost("not begun: the deadline")
+                return
+            for moment, found in zip(active, self.executor.run_all(tasks, until, self.clock), strict=True):
+                moment.found += found
+            active = [
+                m
+                for m in active
+                if len(m.found) < most and disagreement([c.values for c in m.found]) > settings.disagree_above
+            ]
 
-    def _plain(
-        self,
-        observation: Observation,
-        seed: int,
-        committed: NDArray[np.float64] | None,
-        found: Sequence[Candidate],
-        began: float,
-    ) -> Plan:
+    def _decided(self, moment: _Moment) -> Plan:
+        found = moment.found
+        best = choose([c.score if not c.rejected else np.nan for c in found], self.settings.ties)
+        if best is None:
+            return self._plain(moment)
+        chosen = found[best]
+        assert chosen.chunk is not None
+        scored = sum(not c.rejected for c in found)
+        return Plan(chosen.chunk, chosen, tuple(found), True, f"best of {scored} scored, of {len(found)} candidates", 0)
+
+    def _plain(self, moment: _Moment) -> Plan:
         """The plain policy's own candidate, made here if no worker brought it."""
-        base = found[0]
+        base, *others = moment.found
         if base.chunk is None:
-            rows = None if committed is None else [committed]
-            base = replace(base, chunk=self.plain.act([observation], [seed], rows)[0])
-        reasons = ", ".join(dict.fromkeys(c.rejected for c in found))
-        why = f"the plain policy's own: none of {len(found)} candidates was scored ({reasons})"
+            rows = None if moment.committed is None else [moment.committed]
+            base = replace(base, chunk=self.plain.act([moment.observation], [moment.seed], rows)[0])
+        reasons = ", ".join(dict.fromkeys(c.rejected for c in moment.found))
+        why = f"the plain policy's own: none of {len(moment.found)} candidates was scored ({reasons})"
         assert base.chunk is not None
-        return Plan(base.chunk, base, (base, *found[1:]), False, why, self.clock() - began)
+        return Plan(base.chunk, base, (base, *others), False, why, 0)
 
 
 def best_of_n(
     policy: Policy,
-    world: WorldModel | None,
-    value: ValueModel,
+    world: WorldModel | Sequence[WorldModel] | None,
+    value: ValueModel | Sequence[ValueModel],
     settings: PlannerSettings,
     *,
     onward: Onward | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Planner:
     """A planner whose models are in this process: one call proposes all candidates, one imagines all their futures, one
-    scores them all (``settings.batch`` cuts them). Raises ContractError where the models do not fit each other."""
+    scores them all (``settings.batch`` cuts them). Several world models or values are the members of an ensemble, see
+    ``Evaluator``. Raises ContractError where the models do not fit each other."""
     evaluator = Evaluator(policy, world, value, settings, onward=onward, clock=clock)
     executor = InProcess(evaluator, settings.batch)
     return Planner(policy, executor, settings, cameras=evaluator.cameras, clock=clock)

@@ -1,9 +1,10 @@
-"""Making and scoring candidates in batches: one call to propose all, one to imagine all futures, one to score them."""
+"""Making and scoring candidates in batches: one call to propose all, one to imagine all futures, one to score them;
+those of several decisions together."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,12 +31,30 @@ stood in the first observation must not be put over it, which the public code do
 FAULTS = (CosmosRobotError, RuntimeError, ValueError, ArithmeticError)
 """What a model raises for an input that it cannot do; the candidate that brought it about is lost, no other."""
 
+Timer = Callable[[], bool]
+
+
+@dataclass(frozen=True, eq=False)
+class _Slot:
+    """A candidate to be: the one of ``task`` at ``place``."""
+
+    task: Task
+    place: int
+
+    @property
+    def seed(self) -> int:
+        return self.task.seeds[self.place]
+
+    def candidate(self, **known: Any) -> Candidate:
+        return Candidate(self.task.request, self.task.indices[self.place], self.seed, **known)
+
 
 @dataclass(frozen=True, eq=False)
 class _Branch:
-    """One future of one candidate, as far as it has been imagined. owner: place of the candidate in its task."""
+    """One future of one candidate, as far as it has been imagined. owner: place of the candidate among all."""
 
     owner: int
+    seed: int
     number: int
     observation: Observation
     chunk: ActionChunk
@@ -48,66 +67,80 @@ class Evaluator:
     def __init__(
         self,
         policy: Policy,
-        world: WorldModel | None,
-        value: ValueModel,
+        world: WorldModel | Sequence[WorldModel] | None,
+        value: ValueModel | Sequence[ValueModel],
         settings: PlannerSettings,
         *,
         onward: Onward | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """world: may be None where the value reads no future. onward: needed for depth above 1. Raises ContractError
-        where the models do not fit each other or the settings."""
-        self.policy, self.world, self.value = policy, world, value
+        """world: may be None where the value reads no future. Several of either are the members of an ensemble: future
+        i of a candidate is of world model i, value j of a future of value model j, as far as there are. onward: needed
+        for depth above 1. Raises ContractError where the models do not fit each other or the settings."""
+        self.policy = policy
+        self.worlds = _members(world)
+        self.values = _members(value)
         self.settings, self.onward, self.clock = settings, onward, clock
-        if value.reads != settings.reads:
-            raise ContractError(f"planner: the value model reads {value.reads!r}, the settings say {settings.reads!r}")
-        if settings.reads != "q_value" and world is None:
+        for member in self.values:
+            if member.reads != settings.reads:
+                raise ContractError(f"planner: the value model reads {member.reads!r}, not {settings.reads!r}")
+        if settings.reads != "q_value" and not self.worlds:
             raise ContractError(f"planner: values of {settings.reads!r} need a world model; pass one or use 'q_value'")
         if settings.depth > 1 and onward is None:
             raise ContractError(f"planner: depth={settings.depth} needs ``onward``, the moment at the end of a future")
-        for other in (world, value):
-            if other is not None and other.contract.robot != policy.contract.robot:
+        for other in (*self.worlds, *self.values):
+            if other.contract.robot != policy.contract.robot:
                 raise ContractError(f"planner: {type(other).__name__} is for another robot than the policy")
 
     @property
     def cameras(self) -> tuple[str, ...]:
         """Cameras that any of the models reads."""
-        models = [m for m in (self.policy, self.world, self.value) if m is not None]
+        models = (self.policy, *self.worlds, *self.values)
         return tuple(dict.fromkeys(name for model in models for name in model.cameras))
 
     def evaluate(self, task: Task) -> list[Candidate]:
         """Every candidate of ``task`` by index, scored as far as time allows."""
+        return self.evaluate_all([task])[0]
+
+    def evaluate_all(self, tasks: Sequence[Task]) -> list[list[Candidate]]:
+        """``evaluate`` for several decisions, whose candidates share the calls; the shortest time is for all."""
         began = self.clock()
-        out_of_time = self._timer(task, began)
+        out_of_time = self._timer(tasks, began)
         if out_of_time():
-            return task.lost("not begun: out of time")
-        found = self._propose(task)
+            return [task.lost("not begun: out of time") for task in tasks]
+        slots = [_Slot(task, place) for task in tasks for place in range(len(task.seeds))]
+        found = self._propose(slots)
         fresh = [i for i, c in enumerate(found) if c.chunk is not None and c.duplicate_of is None]
         if out_of_time():
             found = [replace(c, rejected=c.rejected or "proposed, not scored: out of time") for c in found]
         elif fresh:
-            found = self._scored(task, found, fresh, out_of_time)
-        found = _with_duplicates(found, task.known)
+            found = self._scored(slots, found, fresh, out_of_time)
         share = (self.clock() - began) / len(found)
-        return [replace(c, seconds=share) for c in found]
+        found, out = [replace(c, seconds=share) for c in found], []
+        for task in tasks:
+            out.append(_with_duplicates(found[: len(task.seeds)], task.known))
+            found = found[len(task.seeds) :]
+        return out
 
-    def _timer(self, task: Task, began: float) -> Callable[[], bool]:
-        left = task.seconds_left
+    def _timer(self, tasks: Sequence[Task], began: float) -> Timer:
+        left = min((t.seconds_left for t in tasks if t.seconds_left is not None), default=None)
         return lambda: left is not None and self.clock() - began >= left
 
-    def _propose(self, task: Task) -> list[Candidate]:
-        def act(which: Sequence[int]) -> Sequence[Any]:
-            committed = None if task.committed is None else [task.committed] * len(which)
-            return self.policy.act([task.observation] * len(which), [task.seeds[i] for i in which], committed)
+    def _propose(self, slots: Sequence[_Slot]) -> list[Candidate]:
+        def act(given: bool, which: Sequence[int]) -> Sequence[Any]:
+            rows = [s.task.committed for s in (slots[i] for i in which) if s.task.committed is not None]
+            return self.policy.act(
+                [slots[i].task.observation for i in which], [slots[i].seed for i in which], rows if given else None
+            )
 
-        chunks, faults = each(act, len(task.seeds))
+        chunks, faults = grouped(act, [s.task.committed is not None for s in slots])
         found: list[Candidate] = []
-        for i, (index, seed) in enumerate(zip(task.indices, task.seeds, strict=True)):
+        for i, slot in enumerate(slots):
             if i in faults:
-                found.append(Candidate(task.request, index, seed, rejected=f"not proposed: {faults[i]}"))
+                found.append(slot.candidate(rejected=f"not proposed: {faults[i]}"))
                 continue
-            original = self._original(chunks[i], [*task.known, *found])
-            found.append(Candidate(task.request, index, seed, chunks[i], duplicate_of=original))
+            same_task = [*slot.task.known, *found[i - slot.place :]]
+            found.append(slot.candidate(chunk=chunks[i], duplicate_of=self._original(chunks[i], same_task)))
         return found
 
     def _original(self, chunk: ActionChunk, others: Sequence[Candidate]) -> int | None:
@@ -120,49 +153,49 @@ class Evaluator:
         return None
 
     def _scored(
-        self, task: Task, found: list[Candidate], fresh: Sequence[int], out_of_time: Callable[[], bool]
+        self, slots: Sequence[_Slot], found: list[Candidate], fresh: Sequence[int], out_of_time: Timer
     ) -> list[Candidate]:
-        branches = self._begun(task, found, fresh)
+        branches = self._begun(slots, found, fresh)
         faults: dict[int, str] = {}
         for depth in range(self.settings.depth if self.settings.reads != "q_value" else 0):
-            branches = self._imagined(task, branches, depth, faults)
+            branches = self._imagined(branches, depth, faults)
             if out_of_time():
                 faults |= {b.owner: "imagined, not scored: out of time" for b in branches}
                 branches = []
             if depth + 1 < self.settings.depth:
-                branches = self._onward(task, branches, depth + 1, faults)
-        values = self._values(task, branches, faults)
+                branches = self._onward(branches, depth + 1, faults)
+        values = self._values(branches, faults)
         return [self._judged(i, c, branches, values, faults) if i in fresh else c for i, c in enumerate(found)]
 
-    def _begun(self, task: Task, found: Sequence[Candidate], fresh: Sequence[int]) -> list[_Branch]:
+    def _begun(self, slots: Sequence[_Slot], found: Sequence[Candidate], fresh: Sequence[int]) -> list[_Branch]:
         futures = 1 if self.settings.reads == "q_value" else self.settings.futures
         return [
-            _Branch(i, j, task.observation, chunk)
+            _Branch(i, slots[i].seed, j, slots[i].task.observation, chunk)
             for i in fresh
             if (chunk := found[i].chunk) is not None
             for j in range(futures)
         ]
 
-    def _imagined(self, task: Task, branches: Sequence[_Branch], depth: int, faults: dict[int, str]) -> list[_Branch]:
+    def _imagined(self, branches: Sequence[_Branch], depth: int, faults: dict[int, str]) -> list[_Branch]:
         """The branches with their futures; those of a candidate that fails are gone."""
-        assert self.world is not None
-        world = self.world
-        seeds = [future_seed(task.seeds[b.owner], b.number, depth) for b in branches]
+        seeds = [future_seed(b.seed, b.number, depth) for b in branches]
 
-        def imagine(which: Sequence[int]) -> Sequence[Any]:
+        def imagine(member: int, which: Sequence[int]) -> Sequence[Any]:
             chosen = [branches[k] for k in which]
-            return world.imagine([b.observation for b in chosen], [b.chunk for b in chosen], [seeds[k] for k in which])
+            return self.worlds[member].imagine(
+                [b.observation for b in chosen], [b.chunk for b in chosen], [seeds[k] for k in which]
+            )
 
-        futures, failed = each(imagine, len(branches))
+        futures, failed = grouped(imagine, [_member(self.worlds, b.number) for b in branches])
         faults |= {branches[k].owner: f"not imagined: {why}" for k, why in failed.items()}
         alive = [k for k, b in enumerate(branches) if b.owner not in faults]
         return [replace(branches[k], future=futures[k]) for k in alive]
 
-    def _onward(self, task: Task, branches: Sequence[_Branch], depth: int, faults: dict[int, str]) -> list[_Branch]:
+    def _onward(self, branches: Sequence[_Branch], depth: int, faults: dict[int, str]) -> list[_Branch]:
         """The branches at the end of their futures, with the policy's next chunk there."""
         assert self.onward is not None
         there = [self.onward(b.observation, b.future) for b in branches if b.future is not None]
-        seeds = [proposal_seed(task.seeds[b.owner], b.number, depth) for b in branches]
+        seeds = [proposal_seed(b.seed, b.number, depth) for b in branches]
         chunks, failed = each(
             lambda which: self.policy.act([there[k] for k in which], [seeds[k] for k in which]), len(there)
         )
@@ -171,24 +204,24 @@ class Evaluator:
         return [replace(branches[k], observation=there[k], chunk=chunks[k], future=None) for k in alive]
 
     def _values(
-        self, task: Task, branches: Sequence[_Branch], faults: dict[int, str]
+        self, branches: Sequence[_Branch], faults: dict[int, str]
     ) -> dict[tuple[int, int], NDArray[np.float64]]:
         """(values,) of each branch, by owner and number."""
         count = self.settings.values
         asked = [b for b in branches for _ in range(count)]
-        seeds = [s for b in branches for s in value_seeds(task.seeds[b.owner], b.number, count)]
+        seeds = [s for b in branches for s in value_seeds(b.seed, b.number, count)]
 
-        def score(which: Sequence[int]) -> Sequence[Any]:
+        def score(member: int, which: Sequence[int]) -> Sequence[Any]:
             chosen = [asked[k] for k in which]
             futures = None if self.settings.reads == "q_value" else [b.future for b in chosen if b.future is not None]
-            found = self.value.score(
+            found = self.values[member].score(
                 [b.observation for b in chosen], [b.chunk for b in chosen], futures, [seeds[k] for k in which]
             )
             if np.shape(found) != (len(which),):
                 raise InputError(f"score: expected {len(which)} values, got shape {np.shape(found)}")
             return [float(v) for v in found]
 
-        values, failed = each(score, len(asked))
+        values, failed = grouped(score, [_member(self.values, i) for _ in branches for i in range(count)])
         faults |= {asked[k].owner: f"not scored: {why}" for k, why in failed.items()}
         return {
             (b.owner, b.number): np.array(values[i * count : (i + 1) * count])
@@ -213,6 +246,33 @@ class Evaluator:
         rejected = "" if np.isfinite(score) else f"no score: {wrong} of {table.size} values are no numbers"
         futures = tuple(b.future for b in own if b.future is not None)
         return replace(candidate, values=table, score=score, rejected=rejected, futures=futures)
+
+
+def _members(models: Any) -> tuple[Any, ...]:
+    if models is None:
+        return ()
+    return tuple(models) if isinstance(models, Sequence) else (models,)
+
+
+def _member(models: Sequence[Any], number: int) -> int:
+    """The model of member ``number`` of an ensemble; the first of those that are one and the same."""
+    chosen = models[number % len(models)]
+    return next(i for i, model in enumerate(models) if model is chosen)
+
+
+def grouped(
+    call: Callable[[Any, Sequence[int]], Sequence[Any]], kinds: Sequence[Hashable]
+) -> tuple[list[Any], dict[int, str]]:
+    """``each`` for the items of each kind: ``call(kind, which)``."""
+    results: list[Any] = [None] * len(kinds)
+    faults: dict[int, str] = {}
+    for kind in dict.fromkeys(kinds):
+        items = [i for i, k in enumerate(kinds) if k == kind]
+        found, failed = each(lambda which, kind=kind, items=items: call(kind, [items[k] for k in which]), len(items))
+        for i, result in zip(items, found, strict=True):
+            results[i] = result
+        faults |= {items[k]: why for k, why in failed.items()}
+    return results, faults
 
 
 def each(call: Callable[[Sequence[int]], Sequence[Any]], count: int) -> tuple[list[Any], dict[int, str]]:

@@ -14,7 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
 
-from cosmos_robot.errors import DependencyError, InputError, WorkerError
+from cosmos_robot.errors import DependencyError, InputError, UnknownNameError, WorkerError
 from cosmos_robot.planning.evaluate import Evaluator
 from cosmos_robot.planning.plan import Candidate, Task
 from cosmos_robot.types import Observation
@@ -29,6 +29,10 @@ class Executor(ABC):
     def run(self, task: Task, until: float | None, clock: Clock) -> list[Candidate]:
         """The candidates of ``task`` in its order. until: on ``clock``, when the answer has to be there; None is never.
         ``task.seconds_left`` is set here and need not be given."""
+
+    def run_all(self, tasks: Sequence[Task], until: float | None, clock: Clock) -> list[list[Candidate]]:
+        """``run`` for several decisions that are due at the same time."""
+        return [self.run(task, until, clock) for task in tasks]
 
     def close(self) -> None:  # noqa: B027  nothing to end in process
         """End the workers, if any."""
@@ -61,6 +65,15 @@ class InProcess(Executor):
             found += self.evaluator.evaluate(replace(piece, seconds_left=left, known=known))
             longest = max(longest, clock() - began)
         return found
+
+    def run_all(self, tasks: Sequence[Task], until: float | None, clock: Clock) -> list[list[Candidate]]:
+        """As ``run``; all candidates of all of them in one batch, unless batches are limited."""
+        if self._batch is not None:
+            return super().run_all(tasks, until, clock)
+        left = None if until is None else until - clock()
+        if left is not None and left <= 0:
+            return [task.lost("not begun: the deadline") for task in tasks]
+        return self.evaluator.evaluate_all([replace(task, seconds_left=left) for task in tasks])
 
 
 class Worker(ABC):
@@ -239,6 +252,33 @@ class RayExecutor(Spread):
     ):
         workers = [RayWorker(make, f"ray worker {i}", **options) for i in range(count)]
         super().__init__(workers, batch, patience_s)
+
+
+EXECUTORS = ("in-process", "threads", "ray")
+
+
+def made(name: str, evaluator: Evaluator, make: Callable[[], Evaluator]) -> Executor:
+    """An executor by name: ``in-process``, ``threads:COUNT`` or ``ray:COUNT`` (2 where no count is given).
+
+    evaluator: models of this process, which threads share. make: makes them again in each Ray actor; a function that
+    can be pickled. A Ray cluster is joined where RAY_ADDRESS names one, and started on this machine otherwise. Raises
+    UnknownNameError, InputError for the count, and DependencyError without Ray.
+    """
+    kind, _, count = name.partition(":")
+    if kind not in EXECUTORS:
+        raise UnknownNameError("executor", kind, EXECUTORS)
+    if count and (kind == "in-process" or not count.isdecimal() or int(count) < 1):
+        raise InputError(f"executor: expected in-process, threads:COUNT or ray:COUNT, got {name!r}")
+    batch, workers = evaluator.settings.batch, int(count or 2)
+    if kind == "in-process":
+        return InProcess(evaluator, batch)
+    share = batch or -(-evaluator.settings.n // workers)
+    if kind == "threads":
+        return Spread([ThreadWorker(evaluator, f"thread {i}") for i in range(workers)], share)
+    ray = _ray()
+    if not ray.is_initialized():
+        ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
+    return RayExecutor(make, workers, share)
 
 
 class _Seat:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cosmos_robot.errors import InputError, UnknownNameError
 from cosmos_robot.latent_frames.layout import ValueMode
-from cosmos_robot.planning.values import AGGREGATIONS, Aggregation, TieRule
+from cosmos_robot.planning.values import AGGREGATIONS, Aggregation, TieRule, member_calls
 from cosmos_robot.types import ActionChunk, Observation, VideoPrediction
+
+MemberSteps = Literal["equal", "spread"]
+COUNTS: Mapping[str, bool] = {
+    **dict.fromkeys(("n", "futures", "values", "depth"), False),
+    **dict.fromkeys(("n_most", "batch", "policy_steps", "world_steps", "value_steps"), True),
+}
+"""Settings that are whole numbers from 1, and whether each may be None."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +35,8 @@ class PlannerSettings:
     duplicate_tolerance: chunks that differ nowhere by more, in the robot's units, count as one.
     batch: most candidates in one model call; all of them where None. With a deadline, smaller batches give something
     to choose from earlier.
+    policy_steps, world_steps, value_steps: of the sampler, the contract's where None. member_steps: ``equal`` for every
+    member of an ensemble, or ``spread`` evenly from 1 to the number given, as published.
     """
 
     n: int = 8
@@ -42,15 +51,25 @@ class PlannerSettings:
     deadline_s: float | None = None
     duplicate_tolerance: float = 0.0
     batch: int | None = None
+    policy_steps: int | None = None
+    world_steps: int | None = None
+    value_steps: int | None = None
+    member_steps: MemberSteps = "equal"
 
     def __post_init__(self) -> None:
-        for name in ("n", "futures", "values", "depth", "n_most", "batch"):
+        for name in COUNTS:
             value = getattr(self, name)
-            if value is None and name in ("n_most", "batch"):
+            if value is None and COUNTS[name]:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"planner: {name} must be a whole number from 1, got {value!r}")
-        for name, known in (("aggregation", AGGREGATIONS), ("ties", get_args(TieRule)), ("reads", get_args(ValueMode))):
+        words = (
+            ("aggregation", AGGREGATIONS),
+            ("ties", get_args(TieRule)),
+            ("reads", get_args(ValueMode)),
+            ("member_steps", get_args(MemberSteps)),
+        )
+        for name, known in words:
             if getattr(self, name) not in known:
                 raise UnknownNameError(f"planner's {name}", str(getattr(self, name)), known)
         for name in ("disagree_above", "deadline_s", "duplicate_tolerance"):
@@ -66,6 +85,8 @@ class PlannerSettings:
             raise InputError(f"planner: depth={self.depth} needs futures, which 'q_value' does not read; use depth=1")
         if self.aggregation == "lcb" and self.members == 1:
             raise InputError("planner: 'lcb' needs at least 2 values for each candidate; raise futures or values")
+        if self.member_steps == "spread" and self.world_steps is None and self.value_steps is None:
+            raise InputError("planner: member_steps='spread' needs world_steps or value_steps, the most of a member")
         if self.ties == "published":
             raise InputError("planner: 'published' lets a candidate win that has no value; choose 'first' or 'base'")
 
@@ -74,17 +95,53 @@ class PlannerSettings:
         """Values of each candidate."""
         return self.values * (1 if self.reads == "q_value" else self.futures)
 
+    @property
+    def text(self) -> str:
+        """What ``read_plan`` reads as these settings: those that differ from the defaults, by name."""
+        plain = PlannerSettings(n=self.n)
+        said = [
+            f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name) != getattr(plain, f.name)
+        ]
+        return f"best-of-{self.n}" + (":" + ",".join(said) if said else "")
+
+    def steps_of(self, part: Literal["world", "value"]) -> tuple[int | None, ...]:
+        """Sampler steps of each member of the futures of a candidate, or of the values of a future; one for all where
+        they are equal."""
+        most, count = getattr(self, f"{part}_steps"), self.futures if part == "world" else self.values
+        if self.member_steps == "equal" or most is None:
+            return (most,)
+        return tuple(steps for steps, _ in member_calls(most, count, 0))
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "best-of": {},
+    "published-of": {
+        "policy_steps": 10,
+        "world_steps": 5,
+        "value_steps": 5,
+        "member_steps": "spread",
+        "aggregation": "majority_mean",
+    },
+    "quick-of": {"world_steps": 2, "value_steps": 1},
+}
+"""``best-of-N`` samples as the contract says. ``published-of-N`` has the steps and the aggregation of Cosmos Policy's
+planning on ALOHA. ``quick-of-N`` has as few steps as tell candidates apart, for a CPU: values are means over a frame,
+which one step finds nearly as well as many."""
+
 
 def read_plan(text: str) -> PlannerSettings:
-    """``best-of-8``, or with settings behind a colon: ``best-of-8:futures=1,values=2,aggregation=average``.
+    """``best-of-8``, ``published-of-8`` or ``quick-of-8``, see ``PRESETS``; or with settings behind a colon:
+    ``best-of-8:futures=1,values=2,aggregation=average``.
 
     Raises InputError, or UnknownNameError with the nearest setting.
     """
     name, _, rest = text.partition(":")
-    count = name.removeprefix("best-of-")
-    if count == name or not count.isdecimal():
-        raise InputError(f"plan: expected 'best-of-N', such as 'best-of-8', got {text!r}")
-    given: dict[str, Any] = {"n": int(count)}
+    kind, _, count = name.rpartition("-")
+    if kind not in PRESETS or not count.isdecimal():
+        raise InputError(
+            f"plan: expected 'best-of-N', such as 'best-of-8', or one of {[f'{p}-N' for p in PRESETS]}, got {text!r}"
+        )
+    given: dict[str, Any] = {"n": int(count), **PRESETS[kind]}
     known = {f.name: f.type for f in fields(PlannerSettings) if f.name != "n"}
     for pair in filter(None, rest.split(",")):
         key, _, value = pair.partition("=")
@@ -139,7 +196,8 @@ class Candidate:
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A decision. chosen: the candidate whose chunk is ``chunk``. planned: whether values chose it; where not, it is
-    the plain policy's own. why: in words. candidates: all of them, by index. seconds: the whole decision."""
+    the plain policy's own. why: in words. candidates: all of them, by index. seconds: the whole decision. settings: of
+    the search, as ``PlannerSettings.text``."""
 
     chunk: ActionChunk
     chosen: Candidate
@@ -147,6 +205,7 @@ class Plan:
     planned: bool
     why: str
     seconds: float
+    settings: str = ""
 
     @property
     def diversity(self) -> float:
@@ -163,6 +222,7 @@ class Plan:
             "why": self.why,
             "seconds": self.seconds,
             "diversity": self.diversity,
+            "settings": self.settings,
             "candidates": [c.facts() for c in self.candidates],
         }
         return replace(self.chunk, info={**self.chunk.info, "plan": facts})

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from typing import Protocol
@@ -38,6 +39,14 @@ KEPT = 64
 State = Mapping[str, NDArray[np.float64]]
 Canvas = Callable[[], NDArray[np.uint8]]
 """A canvas (H, W, 3), made when it is called for."""
+
+
+@dataclass(frozen=True)
+class ImaginedObservation(Observation):
+    """The moment at the end of ``future``: its state is the predicted one, its pictures are those of the prediction,
+    kept as latents. Nothing of the moment before stands in it but the instruction."""
+
+    future: VideoPrediction = None  # type: ignore[assignment]
 
 
 class FrameBackbone(Protocol):
@@ -95,6 +104,28 @@ class LatentFrameModel:
         latents = torch.zeros(shape, device=together.device)
         latents[:, :, : together.shape[2]] = together
         return self.with_states(latents, states)
+
+    def begin(self, observations: Sequence[Observation]) -> tuple[Tensor, list[Canvas]]:
+        """``start`` for moments, and the canvas of each. An imagined moment of this model goes on with its latents; of
+        another's only the pictures are read."""
+        carried = [isinstance(o, ImaginedObservation) and o.future.source == self.backbone.source for o in observations]
+        canvases = [
+            partial(_last, o.future) if isinstance(o, ImaginedObservation) else partial(_same, self.canvas(o))
+            for o in observations
+        ]
+        parts: dict[int, Tensor] = {}
+        for own in (False, True):
+            which = [i for i, c in enumerate(carried) if c == own]
+            if not which:
+                continue
+            states = [observations[i].state for i in which]
+            if own:
+                futures = [observations[i].future for i in which]
+                found = self.with_states(self.moved_on(_latents(self, futures)), states)
+            else:
+                found = self.start([canvases[i]() for i in which], states)
+            parts |= dict(zip(which, found, strict=True))
+        return torch.stack([parts[i] for i in range(len(observations))]), canvases
 
     def with_states(self, latents: Tensor, states: Sequence[State]) -> Tensor:
         """``latents`` with the states of now in their frame, where the layout has one."""
@@ -213,6 +244,10 @@ class LatentFramePolicy(JointPolicy):
     def cameras(self) -> tuple[str, ...]:
         return self.model.cameras
 
+    def with_steps(self, steps: int) -> LatentFramePolicy:
+        """The same model, sampled with another number of steps."""
+        return LatentFramePolicy(self.model, steps)
+
     def _foresee(
         self,
         observations: Sequence[Observation],
@@ -224,12 +259,11 @@ class LatentFramePolicy(JointPolicy):
                 f"{self.contract.model.name!r} holds a whole chunk in one latent frame, so none of its rows can be "
                 "given; ask without committed rows (a control loop: any strategy but rtc)"
             )
-        canvases = [self.model.canvas(o) for o in observations]
-        latents = self.model.start(canvases, [o.state for o in observations])
+        latents, canvases = self.model.begin(observations)
         latents = self.model.sample("policy", latents, [o.instruction for o in observations], seeds, self.steps)
         chunks = self.model.chunks(latents, [o.time for o in observations])
         return [
-            (chunk, self.model.prediction(found, partial(_same, canvas), chunk, o.instruction, o.time))
+            (chunk, self.model.prediction(found, canvas, chunk, o.instruction, o.time))
             for found, canvas, chunk, o in zip(latents, canvases, chunks, observations, strict=True)
         ]
 
@@ -245,6 +279,10 @@ class LatentFrameWorldModel(WorldModel):
     def cameras(self) -> tuple[str, ...]:
         return self.model.cameras
 
+    def with_steps(self, steps: int) -> LatentFrameWorldModel:
+        """The same model, sampled with another number of steps."""
+        return LatentFrameWorldModel(self.model, steps)
+
     def future_states(self, predictions: Sequence[VideoPrediction]) -> list[dict[str, NDArray[np.float64]]]:
         """The state after each prediction, in the robot's units: what ``extend`` takes for its junctions."""
         return self.model.future_states(_latents(self.model, predictions))
@@ -252,10 +290,9 @@ class LatentFrameWorldModel(WorldModel):
     def _imagine(
         self, observations: Sequence[Observation], actions: Sequence[ActionChunk], seeds: Sequence[int]
     ) -> list[VideoPrediction]:
-        canvases = [self.model.canvas(o) for o in observations]
-        latents = self.model.start(canvases, [o.state for o in observations])
+        latents, canvases = self.model.begin(observations)
         moments = [(o.instruction, o.time) for o in observations]
-        return self._predicted(latents, [partial(_same, c) for c in canvases], actions, seeds, moments)
+        return self._predicted(latents, canvases, actions, seeds, moments)
 
     def _extend(
         self,
@@ -306,6 +343,10 @@ class LatentFrameValueModel(ValueModel):
     def cameras(self) -> tuple[str, ...]:
         return self.model.cameras if self.reads == "q_value" else ()
 
+    def with_steps(self, steps: int) -> LatentFrameValueModel:
+        """The same model, sampled with another number of steps."""
+        return LatentFrameValueModel(self.model, self.reads, steps)
+
     def _score(
         self,
         observations: Sequence[Observation],
@@ -314,13 +355,40 @@ class LatentFrameValueModel(ValueModel):
         seeds: Sequence[int],
     ) -> NDArray[np.float64]:
         if futures is None:
-            canvases = [self.model.canvas(o) for o in observations]
-            latents = self.model.start(canvases, [o.state for o in observations])
-            latents = self.model.with_actions(latents, actions)
+            latents = self.model.with_actions(self.model.begin(observations)[0], actions)
         else:
             latents = _latents(self.model, futures)
         latents = self.model.sample(self.reads, latents, [o.instruction for o in observations], seeds, self.steps)
         return values(latents, self.model.layout).double().cpu().numpy()
+
+
+def onward_of(
+    policy: LatentFrameModel, world: LatentFrameModel
+) -> Callable[[Observation, VideoPrediction], Observation]:
+    """How a search goes on from a future of ``world``: with the predicted state, and with pictures that stay latents
+    where ``policy`` is the same model, and are decoded and encoded again where it is another.
+
+    Raises ContractError where a future does not say what the next chunk has to see: the state, or a camera.
+    """
+    for model in dict.fromkeys((world, policy)):
+        layout = model.layout
+        missing = [slot for slot in (STATE, *layout.cameras) if slot in layout and FUTURE + slot not in world.layout]
+        if missing:
+            raise ContractError(
+                f"{world.contract.model.name!r} does not predict {missing[0]!r}, which the next chunk of "
+                f"{model.contract.model.name!r} reads: plan with depth=1"
+            )
+    if policy.contract.model.canvas != world.contract.model.canvas:
+        raise ContractError(
+            f"{policy.contract.model.name!r} and {world.contract.model.name!r} are shown different canvases, so that "
+            "one cannot look at what the other imagines: plan with depth=1"
+        )
+
+    def onward(moment: Observation, future: VideoPrediction) -> Observation:
+        (state,) = world.future_states(_latents(world, [future])) if FUTURE + STATE in world.layout else ({},)
+        return ImaginedObservation({}, state, moment.instruction, future.end_time, None, future)
+
+    return onward
 
 
 def _latents(model: LatentFrameModel, predictions: Sequence[VideoPrediction]) -> Tensor:

@@ -25,6 +25,7 @@ class ServeConfig:
     ckpt: shipped name, folder or hub id.
     plan: answer every question by search, such as best-of-8; the verb ``plan`` then also takes a deadline.
     planning_ckpt: checkpoint that imagines and scores, if not the one that proposes.
+    executor: how a search's candidates are worked out: in-process, threads:COUNT or ray:COUNT.
     port: of our own protocol over ZMQ; 0 takes a free one.
     host: address to listen on; anything but this machine's own needs a token in the environment variable
     COSMOS_ROBOT_TOKEN.
@@ -41,6 +42,7 @@ class ServeConfig:
     ckpt: str
     plan: str | None = None
     planning_ckpt: str | None = None
+    executor: str = "in-process"
     port: int = 5555
     host: str = "127.0.0.1"
     openpi_port: int | None = None
@@ -85,13 +87,14 @@ def load_models(config: ServeConfig) -> Models:
     if config.plan is None:
         from cosmos_robot.policies import load_policy
 
-        if config.planning_ckpt is not None:
-            raise InputError("--planning-ckpt is for a search; say which with --plan, such as best-of-8")
+        if config.planning_ckpt is not None or config.executor != "in-process":
+            raise InputError("--planning-ckpt and --executor are for a search; say which with --plan: best-of-8")
         return Models(load_policy(config.ckpt, device=config.device))
     from cosmos_robot.planning import load_planner
     from cosmos_robot.planning.policy import PlanningPolicy
 
-    searching = PlanningPolicy(load_planner(config.ckpt, config.plan, config.planning_ckpt, device=config.device))
+    chosen = {"device": config.device, "executor": config.executor}
+    searching = PlanningPolicy(load_planner(config.ckpt, config.plan, config.planning_ckpt, **chosen))
     return Models(searching, plan=searching.plan)
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from cosmos_robot.errors import InputError
 from cosmos_robot.eval.entrants import Entrant
 from cosmos_robot.eval.libero import EvalConfig, check_search
+from cosmos_robot.eval.plan_pages import PlanGallery
 from cosmos_robot.eval.planning import Decision, PlanLog, Timed, limits, paired_report
 from cosmos_robot.eval.protocol import Job, derive_seed
 from cosmos_robot.eval.results import EpisodeRecord, build_result, write_result
@@ -100,6 +101,26 @@ def test_limits_without_any_value() -> None:
     assert limits([])["decisions"] == 0
 
 
+def test_one_decision_of_an_episode_is_drawn(fake, tmp_path) -> None:
+    """Its candidates' futures with their values, the chosen one marked, and the picture that came next."""
+    policy = PlanningPolicy(load_planner("random", "best-of-3:futures=2,values=2", contract=fake.CONTRACT))
+    gallery = PlanGallery(fake.CONTRACT, execute=2)
+    policy.on_plan = gallery.offer
+    for init, decisions in ((0, 2), (1, 1), (2, 4)):  # decision 0, decision 1 which never comes, decision 2
+        job = Job("fake", 0, init)
+        gallery.on_start(job)
+        for number in range(decisions):
+            seen, seed = some_observation(fake.CONTRACT, number), 10 * init + number
+            gallery.on_decision(job, number, seen, policy.act([seen], [seed])[0], seed)
+        gallery.on_episode(job, record(0, init, success=init == 0))
+    page = gallery.write(tmp_path / "out.decisions.html").read_text()
+    assert "fake/0 init 0, decision 0" in page and "fake/0 init 2, decision 2" in page and "init 1" not in page
+    assert page.count(">chosen<") == 2 and page.count("what happened, after 2 of") == 2 * 2  # alt and caption
+    assert page.count("<img ") == 2 * (3 + 3)  # now, the chosen one's future, after; a future of each candidate
+    assert page.count(">success<") == 1 and page.count(">failure<") == 1
+    assert PlanGallery(fake.CONTRACT, 2).write(tmp_path / "none.html") is None and not (tmp_path / "none.html").exists()
+
+
 def test_decisions_are_timed(fake) -> None:
     policy = Timed(fake.SeeingPolicy())
     assert policy.cost == {"decisions": 0, "seconds": None}
@@ -113,6 +134,7 @@ def test_decisions_are_timed(fake) -> None:
     [
         {"paired": True},
         {"planning_ckpt": "x"},
+        {"executor": "threads:2"},
         {"plan": "best-of-2", "blind": True},
         {"plan": "best-of-2", "policy": "zero"},
     ],

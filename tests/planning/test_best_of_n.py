@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cosmos_robot.errors import ContractError, InputError, UnknownNameError
-from cosmos_robot.planning.plan import PlannerSettings, candidate_seeds, read_plan
+from cosmos_robot.planning.plan import PlannerSettings, Task, candidate_seeds, read_plan
 from cosmos_robot.planning.policy import PlanningPolicy
 
 
@@ -242,3 +242,62 @@ def test_plans_by_name() -> None:
         read_plan("best-of-8:future=2")
     with pytest.raises(UnknownNameError, match="median"):
         read_plan("best-of-8:aggregation=medain")
+
+
+def test_several_decisions_share_their_calls(line) -> None:
+    policy, world, value = line.Steps(), line.Line(), line.Nearness()
+    planner = line.planner(policy, world, value, n=3, futures=2, values=2)
+    found = planner.plan_all([line.at(0.0), line.at(0.5)], [3, 4])
+    assert (policy.batches, world.batches, value.batches) == ([6], [12], [24])
+    for start, seed, one in ((0.0, 3, found[0]), (0.5, 4, found[1])):
+        alone = line.planner(n=3, futures=2, values=2).plan(line.at(start), seed)
+        assert [c.score for c in one.candidates] == [c.score for c in alone.candidates]
+        assert [c.seed for c in one.candidates] == [c.seed for c in alone.candidates]
+    assert found[0].candidates[0].request != found[1].candidates[0].request
+    assert planner.plan_all([], []) == []
+
+
+def test_duplicates_are_looked_for_within_a_decision(line) -> None:
+    """Two robots may well propose the same; each is judged from where it stands."""
+    found = line.planner(line.SameSteps(), n=4).plan_all([line.at(0.0), line.at(0.5)], [3, 5])
+    for one in found:
+        assert all(c.duplicate_of is None or c.duplicate_of < c.index for c in one.candidates)
+        assert one.candidates[0].duplicate_of is None
+    assert found[0].candidates[0].score != found[1].candidates[0].score
+
+
+def test_only_those_that_disagree_get_more(line) -> None:
+    settings = {"n": 2, "n_most": 4, "disagree_above": 0.05, "futures": 1, "values": 1}
+    policy = line.Steps()
+    far = line.at(-9.0)  # everything is worth nothing there, so nothing disagrees
+    found = line.planner(policy, **settings).plan_all([line.at(0.0), far], [3, 4])
+    assert [len(f.candidates) for f in found] == [4, 2] and policy.batches == [4, 2]
+
+
+def test_given_rows_of_some_and_not_of_others(line) -> None:
+    tasks = [Task(0, line.at(0), (0,), (3,), committed=np.ones((1, 1))), Task(1, line.at(0), (0,), (3,))]
+    given, free = line.evaluator().evaluate_all(tasks)
+    assert given[0].chunk.values[0] == 1 and free[0].chunk.values[0] != 1
+
+
+def test_members_of_several_models(line) -> None:
+    """Future i is of world i, value j of value model j; those that are one model share a call."""
+    worlds, values = [line.Line(), line.Line()], [line.Nearness(), line.Nearness(), line.Nearness()]
+    planner = line.planner(world=[worlds[0], worlds[1], worlds[1]], value=values, n=2, futures=3, values=3)
+    assert planner.plan(line.at(0), 3).planned
+    assert [w.batches for w in worlds] == [[2], [4]] and [v.batches for v in values] == [[6], [6], [6]]
+
+
+def test_steps_in_words() -> None:
+    quick = read_plan("quick-of-4")
+    assert (quick.n, quick.world_steps, quick.value_steps, quick.policy_steps) == (4, 2, 1, None)
+    assert read_plan(quick.text) == quick and PlannerSettings(n=4).text == "best-of-4"
+    published = read_plan("published-of-8:values=5")
+    assert published.steps_of("world") == (1, 3, 5) and published.steps_of("value") == (1, 2, 3, 4, 5)
+    assert quick.steps_of("value") == (1,) and PlannerSettings().steps_of("world") == (None,)
+    with pytest.raises(InputError, match="member_steps='spread' needs"):
+        PlannerSettings(member_steps="spread")
+    with pytest.raises(UnknownNameError, match="spread"):
+        PlannerSettings(member_steps="spraed", value_steps=2)
+    with pytest.raises(InputError, match="value_steps must be a whole number"):
+        read_plan("best-of-2:value_steps=0")

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from cosmos_robot.errors import InputError
+from cosmos_robot.errors import InputError, UnknownNameError
 from cosmos_robot.planning import executors
 from cosmos_robot.planning.best_of_n import Planner
 from cosmos_robot.planning.executors import InProcess, Spread, ThreadWorker
@@ -157,7 +157,7 @@ def test_a_real_worker_is_told_how_long_it_has(line) -> None:
     slow = line.evaluator()
     slow.policy, slow.clock = line.Steps(clock, cost=5.0), clock
     (found,) = slow.evaluate(Task(0, line.at(0), (0,), (3,), seconds_left=1.0))
-    assert found.rejected == "proposed, not scored: out of time" and slow.world.batches == []
+    assert found.rejected == "proposed, not scored: out of time" and slow.worlds[0].batches == []
 
 
 def test_tasks_travel(line) -> None:
@@ -182,3 +182,17 @@ def test_refusals(line) -> None:
 def test_planning_needs_no_ray() -> None:
     code = "import sys; import cosmos_robot.planning.executors; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_executors_by_name(line) -> None:
+    whole = line.evaluator()
+    assert isinstance(executors.made("in-process", whole, line.evaluator), InProcess)
+    with executors.made("threads:3", whole, line.evaluator) as spread:
+        assert [w.name for w in spread.workers] == ["thread 0", "thread 1", "thread 2"]
+        found = Planner(line.Steps(), spread, whole.settings).plan(line.at(0), 3)
+    assert [c.score for c in found.candidates] == [c.score for c in line.planner().plan(line.at(0), 3).candidates]
+    with pytest.raises(UnknownNameError, match="threads"):
+        executors.made("thread", whole, line.evaluator)
+    for wrong in ("threads:0", "ray:x", "in-process:2"):
+        with pytest.raises(InputError, match="COUNT"):
+            executors.made(wrong, whole, line.evaluator)

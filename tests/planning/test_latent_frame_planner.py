@@ -32,9 +32,9 @@ def folder(tmp_path_factory):
 def test_one_copy_of_the_weights(folder) -> None:
     planner = load_planner(folder, "best-of-2")
     parts = planner.executor.evaluator
-    assert parts.policy.model is parts.world.model is parts.value.model
+    assert parts.policy.model is parts.worlds[0].model is parts.values[0].model
     judged = load_planner(folder, "best-of-2", folder).executor.evaluator
-    assert judged.world.model is judged.value.model is not judged.policy.model
+    assert judged.worlds[0].model is judged.values[0].model is not judged.policy.model
 
 
 @pytest.mark.parametrize("plan", ["best-of-2:futures=1,values=2,reads=value_of_future", "best-of-2:reads=q_value"])

@@ -106,7 +106,7 @@ def test_names_that_do_not_fit(line) -> None:
         load_planner("randon", "best-of-2")
     with pytest.raises(InputError, match="best-of-N"):
         load_planner("random", "best of 2", contract=line.contract())
-    with pytest.raises(InputError, match="depth=2"):
+    with pytest.raises(InputError, match="depth above 1"):
         load_planner("random", "best-of-2:depth=2", contract=line.contract())
     with pytest.raises(InputError, match="contract"):
         load_planner("random", "best-of-2")
