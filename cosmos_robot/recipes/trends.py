@@ -27,7 +27,7 @@ from cosmos_robot.backbone.cosmos3.untrained import untrained_contract
 from cosmos_robot.contract import Box, Contract, Placement
 from cosmos_robot.data.collect import collect
 from cosmos_robot.data.episodes import Episode
-from cosmos_robot.envs.pusht import PUSHT, PushTEnv
+from cosmos_robot.envs.pusht import PUSHT, STEP_BUDGET, PushTEnv
 from cosmos_robot.envs.pusht_demos import DEMONSTRATOR, STRIDE, pusht_jobs
 from cosmos_robot.errors import InputError
 from cosmos_robot.images import compose_canvas
@@ -43,7 +43,7 @@ START: Final = "tiny-libero"
 SIDE: Final = 96
 CHUNK, EXECUTE, GAP = 16, 8, 4
 SEEDS: Final = (0, 1, 2)
-DEMOS, STEPS, EPISODES, WINDOWS = 60, 400, 20, 48
+DEMOS, STEPS, BATCH, EPISODES, WINDOWS = 60, 400, 32, 20, 48
 HELD_OUT_EVERY: Final = 10
 MODES: Final[tuple[PlanMode, ...]] = ("policy", "forward_dynamics", "inverse_dynamics")
 RECIPE: Final = PostTraining(lr=4e-4, head_factor=1.0, warmup=50, trainable="all", schedule="linear")
@@ -134,7 +134,7 @@ def training(run: Path, cache: Path, modes: Sequence[PlanMode], steps: int, seed
     """One run. Every arm reads the same samples: pictures of every mode are encoded, once for all."""
     stream = Stream(name="pusht", contract=contract(modes), modes=dict.fromkeys(modes, 1.0), stride=STRIDE, every=2)
     return ModelTraining(
-        out=run, streams=(stream,), start=START, cache=cache, steps=steps, seed=seed, recipe=RECIPE,
+        out=run, streams=(stream,), start=START, cache=cache, steps=steps, batch=BATCH, seed=seed, recipe=RECIPE,
         validation_every=HELD_OUT_EVERY, validate_seconds=1e9,
     )  # fmt: skip
 
@@ -170,7 +170,7 @@ def controls(demos: Path, episodes: int) -> dict[str, float]:
 
 def drive(policy: Cosmos3Policy | None, episodes: int) -> list[float]:
     """The largest coverage of each episode from the official initial states 0, 1, ...; None stands still."""
-    envs = [PushTEnv() for _ in range(episodes)]
+    envs = [PushTEnv(step_budget=STEP_BUDGET) for _ in range(episodes)]
     try:
         seen = [env.reset(options={"init_state": i})[0] for i, env in enumerate(envs)]
         best, open_ = [env.coverage() for env in envs], list(range(episodes))

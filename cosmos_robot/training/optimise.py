@@ -15,8 +15,8 @@ from torch import Tensor, nn
 class WorkingCopy:
     """A copy of ``module`` in another precision that forward and backward run on; the original keeps the weights.
 
-    Faster than autocast on a CPU: weights are cast once per step and nothing is cast in between. Submodules named in
-    ``keep`` stay in float32. With ``dtype`` float32 the module itself is used.
+    Faster than autocast on a CPU: trained weights are cast once per step and nothing is cast in between; those that
+    require no gradients are cast once. Submodules named in ``keep`` stay in float32. With ``dtype`` float32 the module itself is used.
     """
 
     def __init__(self, module: nn.Module, dtype: torch.dtype, keep: tuple[str, ...] = ()):
@@ -27,7 +27,8 @@ class WorkingCopy:
             self.module = nn.Module.to(copy.deepcopy(module), dtype)
             for name in keep:
                 self.module.get_submodule(name).float()
-        self._pairs = list(zip(module.parameters(), self.module.parameters(), strict=True))
+        pairs = zip(module.parameters(), self.module.parameters(), strict=True)
+        self._pairs = [(own, copy_) for own, copy_ in pairs if own.requires_grad]
 
     @torch.no_grad()
     def refresh(self) -> None:

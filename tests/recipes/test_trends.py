@@ -32,7 +32,14 @@ def small(monkeypatch, tmp_path):
     """Three episodes in memory in place of the recorded ones, tiny numbers."""
     source = EpisodeList([wandering(seed) for seed in range(3)])
     monkeypatch.setattr(trends, "StoredEpisodes", lambda path, contract: source)
-    for name, value in {"STEPS": 4, "EPISODES": 2, "WINDOWS": 2, "SEEDS": (0, 1), "HELD_OUT_EVERY": 2}.items():
+    for name, value in {
+        "STEPS": 4,
+        "BATCH": 4,
+        "WINDOWS": 2,
+        "SEEDS": (0,),
+        "HELD_OUT_EVERY": 2,
+        "STEP_BUDGET": 12,
+    }.items():
         monkeypatch.setattr(trends, name, value)
     monkeypatch.setattr(trends, "_episodes", lambda scale: 2)
     (tmp_path / "demos").mkdir()
@@ -62,15 +69,14 @@ def test_the_joint_trend_is_resumed_and_written(small, monkeypatch):
     report = json.loads((small / "trends-joint.json").read_text())
     assert set(report["table"]) == {"joint", *trends.MODES, "control"}
     assert set(report["runs"]["joint"][0]) == {"coverage", "fd_psnr", "id_error"}
-    assert set(report["runs"]["policy"][0]) == {"coverage"} and len(report["runs"]["policy"]) == 2
+    assert set(report["runs"]["policy"][0]) == {"coverage"} and len(report["runs"]["policy"]) == 1
     monkeypatch.setattr(trends, "train_model", None)  # everything is there
     trends.joint(small)
     assert json.loads((small / "trends-joint.json").read_text()) == report
     assert (small / "trends-joint.md").read_text().count("|\n") == 7
 
 
-def test_the_adaptation_trend(small, monkeypatch):
-    monkeypatch.setattr(trends, "SEEDS", (0,))
+def test_the_adaptation_trend(small):
     trends.adaptation(small)
     report = json.loads((small / "trends-adaptation.json").read_text())
     assert set(report["table"]) == {"tiny-libero", "fresh"} and report["steps"] == [1, 2, 4]

@@ -8,6 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
+import torch.distributed as dist
 from dots import draw_episode
 
 from cosmos_robot.backbone.cosmos3.untrained import save_untrained
@@ -78,6 +79,7 @@ def main(folder: Path, action: str, step: int) -> None:
     if action == "kill":
         interrupted_at(step, signal.SIGKILL)
         train_model(config, {"dots": [dots()]})
+    dist.init_process_group("gloo")  # two runs, one group
     config = dataclasses.replace(config, sharding=Sharding(replicas=2 if action == "hsdp" else 1))
     if os.environ["RANK"] == "1":
         interrupted_at(step, signal.SIGINT)
@@ -86,6 +88,7 @@ def main(folder: Path, action: str, step: int) -> None:
     except Interrupted:
         (folder / f"{action}-interrupted-{os.environ['RANK']}").touch()
     train_model(config, {"dots": [dots()]})
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
