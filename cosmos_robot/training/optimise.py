@@ -16,7 +16,8 @@ class WorkingCopy:
     """A copy of ``module`` in another precision that forward and backward run on; the original keeps the weights.
 
     Faster than autocast on a CPU: trained weights are cast once per step and nothing is cast in between; those that
-    require no gradients are cast once. Submodules named in ``keep`` stay in float32. With ``dtype`` float32 the module itself is used.
+    require no gradients are cast once. Submodules named in ``keep`` stay in float32. With ``dtype`` float32 the module
+    itself is used.
     """
 
     def __init__(self, module: nn.Module, dtype: torch.dtype, keep: tuple[str, ...] = ()):
