@@ -17,6 +17,7 @@ from cosmos_robot.data.episodes import Episode, EpisodeInfo, chunk_rows
 from cosmos_robot.data.workers import DemonstratorSpec, Job, NotDemonstrated
 from cosmos_robot.envs.pusht import PUSHT, SIDE, PushTEnv
 from cosmos_robot.envs.pusht_expert import PushTExpert
+from cosmos_robot.errors import InputError
 from cosmos_robot.types import Observation
 
 STRIDE = 1
@@ -81,7 +82,9 @@ class PushTDemonstrator:
 
 
 def put_as_recorded(env: PushTEnv, episode: Episode) -> Observation:
-    """Reset ``env`` to where ``episode``, one of these demonstrations, began."""
+    """Reset ``env`` to where ``episode`` began. Raises InputError unless it is one of these demonstrations."""
+    if "block_pose" not in episode.extras:
+        raise InputError(f"the recording does not say where the T lay; it has {sorted(episode.extras)}, no block_pose")
     env.reset(seed=episode.info.seed)
     x, y, angle = episode.extras["block_pose"][0]
     env.put(episode.state[0], (x, y), angle)

@@ -25,6 +25,7 @@ from cosmos_robot.data.recordings import Recordings
 from cosmos_robot.errors import ContractError, InputError
 
 FPS_TOLERANCE: Final = 0.01
+SMALL_FILE: Final = 4_000_000
 Column = int | str
 
 
@@ -193,14 +194,15 @@ def _info(path: Path, index: int, success: bool | None) -> EpisodeInfo:
 
 
 def _fingerprint(data: DataSpec, contract: Contract, recordings: Recordings) -> str:
-    """Changes with every file of the dataset (name and size; a table's content), the description and the robot."""
+    """Changes with every file of the dataset (a small one's content, a large one's size and time), the description and
+    the robot."""
     digest = hashlib.blake2b(digest_size=16)
     root = Path(recordings.path)
     files = sorted(p for p in root.rglob("*") if p.is_file()) if root.is_dir() else [root]
     for path in files:
-        digest.update(f"{path.relative_to(root)} {path.stat().st_size}\n".encode())
-        if path.suffix in (".parquet", ".json", ".jsonl"):
-            digest.update(path.read_bytes())
+        about = path.stat()
+        digest.update(f"{path.relative_to(root)} {about.st_size}\n".encode())
+        digest.update(path.read_bytes() if about.st_size <= SMALL_FILE else str(about.st_mtime_ns).encode())
     digest.update(data.model_dump_json(exclude={"path"}).encode())
     digest.update(contract.robot.model_dump_json().encode() + str(contract.model.chunk).encode())
     return digest.hexdigest()
