@@ -168,6 +168,7 @@ def summary(
         "episodes": len({record["run"] for record in records}),
         "windows": len(records),
         "verdict": verdicts.following(records).facts(),
+        "gripper_verdict": verdicts.gripper(records).facts(),
         "state_verdict": verdicts.following(records, "state").facts() if has_state else None,
         "faults": [asdict(fault) for fault in verdicts.faults(records)],
         "overall": verdicts.overall(records),

@@ -24,13 +24,16 @@ rows of the whole episode in random order, as many as the window has; the rows o
 up to the same motion. mirrored: each motion turned round, the gripper opened where it was closed; targets are mirrored
 at the first. shifted: what was commanded one window later, or earlier at the episode's end."""
 
+GRIPPER = "gripper"
+"""Beside the four: the true motions, the gripper opened where it was closed. A model may follow the arm and not it."""
+
 SCALES = (1 / 16, 0.25, 0.5, 2.0, 4.0, 16.0)
 """Factors by which motions are scaled, to find a model that is told them at the wrong scale."""
 
 
 def falsified(robot: RobotSpec, commands: Rows, start: int, length: int, seed: int) -> Mapping[str, Rows | None]:
-    """Each kind to its rows (length, D) for the window at ``start`` of an episode's ``commands`` (N, D); None where the
-    episode is too short for it, or where it is what was really commanded.
+    """Each kind, and ``gripper``, to its rows (length, D) for the window at ``start`` of an episode's ``commands``
+    (N, D); None where the episode is too short for it, or where it is what was really commanded.
 
     seed: of the shuffle. Raises InputError for a window outside the episode.
     """
@@ -43,6 +46,7 @@ def falsified(robot: RobotSpec, commands: Rows, start: int, length: int, seed: i
         "shuffled": commands[order],
         "mirrored": _mirrored(robot, true),
         "shifted": _shifted(commands, start, length),
+        GRIPPER: _reversed(robot, true),
     }
     return {kind: None if rows is None or np.allclose(rows, true, atol=1e-9) else rows for kind, rows in found.items()}
 
@@ -62,11 +66,15 @@ def _still(robot: RobotSpec, true: Rows) -> Rows:
 
 
 def _mirrored(robot: RobotSpec, true: Rows) -> Rows:
-    out = scaled(robot, true, -1.0)
+    return np.clip(_reversed(robot, scaled(robot, true, -1.0)), *action_range(robot))
+
+
+def _reversed(robot: RobotSpec, true: Rows) -> Rows:
+    out = true.copy()
     if robot.gripper:
         columns = gripper_columns(robot)
         out[:, columns] = robot.gripper.open_value + robot.gripper.closed_value - true[:, columns]
-    return np.clip(out, *action_range(robot))
+    return out
 
 
 def _shifted(commands: Rows, start: int, length: int) -> Rows | None:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from cosmos_robot.eval.calibration import calibrate, plot_calibration
 from cosmos_robot.eval.report import STYLE
-from cosmos_robot.eval.world_model_actions import KINDS
+from cosmos_robot.eval.world_model_actions import GRIPPER, KINDS
 
 METHODS = {
     "model": "the model",
@@ -22,6 +22,7 @@ METHODS = {
     "untrained": "weights shuffled",
 }
 MEASURES = {"psnr": "PSNR, dB", "ssim": "SSIM", "moving_psnr": "PSNR where something moved, dB"}
+VERDICTS = {"verdict": "Action following", "gripper_verdict": "The gripper", "state_verdict": "The predicted state"}
 COLOURS = {"model": "#1f6feb", "last": "#c33", "mean": "#888", "untrained": "#e3963e"}
 _STYLE = STYLE + (
     "svg.curves{width:100%;max-width:42rem;height:auto}"
@@ -43,7 +44,7 @@ def print_result(content: Mapping[str, Any], console: Console) -> None:
         word = {True: "FOUND", False: "not found", None: "not tried"}[fault["found"]]
         style = "red" if fault["found"] else None
         console.print(f"{fault['name']}: {word}; {fault['evidence']}", style=style, markup=False, highlight=False)
-    for name in ("verdict", "state_verdict"):
+    for name in VERDICTS:
         if content[name]:
             console.print(content[name]["sentence"], style="bold", markup=False, highlight=False)
             for reason, count in content[name]["left_out"].items():
@@ -89,18 +90,18 @@ def ranking_sentence(ranking: Mapping[str, Any]) -> str:
 
 def _verdicts(content: Mapping[str, Any]) -> str:
     out = []
-    for name in ("verdict", "state_verdict"):
+    for name in VERDICTS:
         verdict = content[name]
         if not verdict:
             continue
         rows = (
-            "".join(f"<tr><td>{kind}</td><td>{_rate(verdict['wins'][kind])}</td></tr>" for kind in KINDS)
-            + f"<tr><td><b>all four</b></td><td>{_rate(verdict['all_four'])}</td></tr>"
+            "".join(f"<tr><td>{kind}</td><td>{_rate(verdict['wins'][kind])}</td></tr>" for kind in verdict["wins"])
+            + f"<tr><td><b>all kinds</b></td><td>{_rate(verdict['all_kinds'])}</td></tr>"
         )
         left = "".join(f"<p>{n} windows not tested: {escape(why)}</p>" for why, n in verdict["left_out"].items())
         kind = {True: "good", False: "bad", None: ""}[verdict["follows"]]
         out.append(
-            f'<section><h2>Action following <span class="{kind}">{escape(_word(verdict["follows"]))}</span></h2>'
+            f'<section><h2>{VERDICTS[name]} <span class="{kind}">{escape(_word(verdict["follows"]))}</span></h2>'
             f"<p>{escape(verdict['sentence'])}</p><table><thead><tr><th>true commands against</th>"
             f"<th>wins (95 % interval)</th></tr></thead><tbody>{rows}</tbody></table>{left}</section>"
         )
@@ -228,7 +229,7 @@ def _films(records: Sequence[Mapping[str, Any]], folder: Path) -> str:
         film = base64.b64encode((folder / record["film"]).read_bytes()).decode()
         still = base64.b64encode((folder / record["still"]).read_bytes()).decode()
         error = record["error"]
-        words = ", ".join(f"{k} {error[k]:.0f}" for k in ("true", *KINDS, "last") if error.get(k) is not None)
+        words = ", ".join(f"{k} {error[k]:.0f}" for k in ("true", *KINDS, GRIPPER, "last") if error.get(k) is not None)
         out.append(
             f'<figure><video controls muted loop playsinline preload="metadata" src="data:video/mp4;base64,{film}">'
             f'</video><img alt="the last frames" src="data:image/png;base64,{still}">'

@@ -12,7 +12,7 @@ from scipy.stats import pearsonr
 
 from cosmos_robot.eval.calibration import calibrate
 from cosmos_robot.eval.statistics import Rate, wilson
-from cosmos_robot.eval.world_model_actions import KINDS
+from cosmos_robot.eval.world_model_actions import GRIPPER, KINDS
 from cosmos_robot.eval.world_model_metrics import decibels, mean
 from cosmos_robot.eval.world_model_probes import AS_THEY_ARE
 
@@ -20,6 +20,8 @@ Record = Mapping[str, Any]
 
 RULE = 0.9
 """Share of windows on which the true commands must win against every kind of falsified ones."""
+MARGIN = 0.01
+"""By how much of the falsified commands' error the true ones' must be below it; less is a tie."""
 LEAST_WINDOWS = 10
 """Windows below which nothing is said about following."""
 LEAK_DB = 6.0
@@ -37,12 +39,13 @@ class Verdict:
     """Whether predictions follow the commands.
 
     wins: for each kind of falsified commands, on how many windows the true ones' prediction is nearer to what happened.
-    all_four: on how many it is nearer than every kind's; ties count against. left_out: reason to windows. follows: None
-    where there are too few windows.
+    all_kinds: on how many it is nearer than every kind's; ties count against. margin_db: by how much its error is below
+    the nearest kind's, median. left_out: reason to windows. follows: None where there are too few windows.
     """
 
     wins: dict[str, Rate]
-    all_four: Rate
+    all_kinds: Rate
+    margin_db: float | None
     left_out: dict[str, int]
     follows: bool | None
     sentence: str
@@ -61,33 +64,48 @@ class Fault:
     evidence: str
 
 
-def following(records: Sequence[Record], where: str = "pictures") -> Verdict:
+def following(records: Sequence[Record], where: str = "pictures", kinds: Sequence[str] = KINDS) -> Verdict:
     """The verdict over windows. where: ``pictures``, by the error on pixels that moved; ``state``, by the predicted
-    state, for models that predict one."""
+    state, for models that predict one. kinds: what the true commands have to win against."""
     tested, left_out = [], Counter()
     for record in records:
         errors = record["error"] if where == "pictures" else (record.get("state") or {}).get("error", {})
-        missing = [kind for kind in KINDS if errors.get(kind) is None]
+        missing = [kind for kind in kinds if errors.get(kind) is None]
         if errors.get("true") is None:
             left_out["next to nothing moved" if where == "pictures" else "no state is predicted"] += 1
         elif missing:
             left_out[f"{' and '.join(missing)}: not to be had, or the same as the true commands"] += 1
         else:
             tested.append(errors)
-    wins = {kind: wilson(sum(e["true"] < e[kind] for e in tested), len(tested)) for kind in KINDS}
-    total = wilson(sum(all(e["true"] < e[kind] for kind in KINDS) for e in tested), len(tested))
+    wins = {kind: wilson(sum(_wins(e, kind) for e in tested), len(tested)) for kind in kinds}
+    total = wilson(sum(all(_wins(e, kind) for kind in kinds) for e in tested), len(tested))
     follows = None if len(tested) < LEAST_WINDOWS else total.rate >= RULE
-    return Verdict(wins, total, dict(left_out), follows, _sentence(total, follows, where))
+    margins = [decibels(e["true"]) - max(decibels(e[kind]) for kind in kinds) for e in tested]
+    margin = float(np.median(margins)) if margins and where == "pictures" else None
+    what = "actions" if tuple(kinds) == KINDS else " and ".join(kinds)
+    return Verdict(wins, total, margin, dict(left_out), follows, _sentence(total, follows, what, where, len(kinds)))
 
 
-def _sentence(total: Rate, follows: bool | None, where: str) -> str:
+def gripper(records: Sequence[Record]) -> Verdict:
+    """The same for the gripper alone: its reversed commands with the true motions must be predicted worse."""
+    return following(records, kinds=(GRIPPER,))
+
+
+def _wins(errors: Mapping[str, float], kind: str) -> bool:
+    return errors["true"] < (1 - MARGIN) * errors[kind]
+
+
+def _sentence(total: Rate, follows: bool | None, what: str, where: str, kinds: int) -> str:
     if follows is None:
         return (
-            f"cannot be said: {total.episodes} windows could be tested on {where}, at least {LEAST_WINDOWS} are needed"
+            f"{what} ({where}): cannot be said, {total.episodes} windows could be tested, at least {LEAST_WINDOWS} are "
+            "needed"
         )
     word = "follows" if follows else "does not follow"
+    name = "action-following" if follows else "not action-following"
+    against = f"all {kinds} falsified kinds" if kinds > 1 else "reversed ones"
     return (
-        f"the model {word} actions ({where}): the true ones win against all four falsified kinds on "
+        f"{name}: the model {word} {what} ({where}): the true commands win against {against} on "
         f"{total.successes} of {total.episodes} windows, {total.rate:.2f} ({total.low:.2f} to {total.high:.2f}); "
         f"the rule asks for {RULE:.2f}"
     )

@@ -61,7 +61,8 @@ class DotEnv(FakeEnv):
     def _draw(self, camera):
         spec, (centre, half) = self.robot.camera(camera), self.window(camera)
         image = np.full((spec.height, spec.width, 3), 200, np.uint8)
-        for place, colour in ((self._target, (220, 30, 30)), (self._hand, (30, 30, 220))):
+        hand = (30, 30, 220) if self._grip < 0 else (30, 220, 30)
+        for place, colour in ((self._target, (220, 30, 30)), (self._hand, hand)):
             x, y = (place - centre) / half
             row, column = round((1 - y) / 2 * (spec.height - 1)), round((1 + x) / 2 * (spec.width - 1))
             image[max(row - 4, 0) : max(row + 5, 0), max(column - 4, 0) : max(column + 5, 0)] = colour
@@ -149,6 +150,15 @@ class Unnormalised(Oracle):
     def understood(self, rows, observation):
         out = rows.copy()
         out[:, :2] /= 12
+        return out
+
+
+class Limp(Oracle):
+    """Follows the arm; its gripper never closes."""
+
+    def understood(self, rows, observation):
+        out = rows.copy()
+        out[:, 2] = -1
         return out
 
 

@@ -51,7 +51,7 @@ def test_the_oracles_are_world_models(dots) -> None:
 def test_true_physics_follow_and_have_no_fault(true_records) -> None:
     verdict = verdicts.following(true_records)
     assert verdict.follows, verdict.sentence
-    assert verdict.all_four.low < verdict.all_four.rate and verdict.all_four.episodes >= 10
+    assert verdict.all_kinds.low < verdict.all_kinds.rate and verdict.all_kinds.episodes >= 10
     assert found(true_records) == set()
     assert all(fault.found is False for fault in verdicts.faults(true_records))
     scores = verdicts.overall(true_records)
@@ -98,7 +98,7 @@ def test_a_model_that_is_shown_the_future(dots, source) -> None:
 def test_a_model_that_ignores_commands(dots, source) -> None:
     records = records_of(dots.Deaf(), source)
     verdict = verdicts.following(records)
-    assert verdict.follows is False and verdict.all_four.successes == 0
+    assert verdict.follows is False and verdict.all_kinds.successes == 0
     assert "ignores the commands" in found(records) and "a future frame leaks in" not in found(records)
     assert verdicts.following(records, "state").follows is False
 
@@ -112,6 +112,23 @@ def test_a_model_that_repeats_the_last_frame(dots, source) -> None:
     nothing = verdicts.following(records, "state")
     assert nothing.follows is None and "at least 10" in nothing.sentence
     assert verdicts.states(records) is None
+
+
+def test_pc_75_a_model_that_ignores_or_misscales_commands_is_called_so(dots) -> None:
+    """On 20 windows from the same frames: the true commands win on motion and gripper, or the report says otherwise."""
+    source, settings = dots.DotSource(5), SessionSettings(windows=4, probed=0)
+    true = records_of(dots.Oracle(), source, settings)
+    assert len(true) == 20
+    assert verdicts.following(true).follows and verdicts.gripper(true).follows
+    assert verdicts.following(true).margin_db > 1
+    for world in (dots.Unnormalised(), StillWorld(dots.dot_contract())):
+        records = records_of(world, source, settings)
+        assert verdicts.following(records).follows is False
+        content = summary({}, records, None, {})
+        assert content["verdict"]["sentence"].startswith("not action-following")
+    limp = records_of(dots.Limp(), source, settings)
+    assert verdicts.gripper(limp).follows is False, "a gripper that never closes"
+    assert "does not follow gripper" in verdicts.gripper(limp).sentence
 
 
 def test_few_windows_say_nothing(true_records) -> None:

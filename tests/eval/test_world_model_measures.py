@@ -83,7 +83,7 @@ def commands(count: int = 40) -> np.ndarray:
 def test_falsified_commands() -> None:
     rows = commands()
     true, found = rows[8:16], falsified(FAKE_ROBOT, rows, 8, 8, seed=0)
-    assert set(found) == set(KINDS)
+    assert set(found) == {*KINDS, "gripper"}
     assert not found["zero"][:, :2].any() and (found["zero"][:, 2] == true[0, 2]).all()
     assert np.array_equal(found["mirrored"], -true), "the gripper of this robot is open at -1 and closed at 1"
     assert np.array_equal(found["shifted"], rows[16:24])
