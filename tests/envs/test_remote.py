@@ -145,6 +145,30 @@ def test_a_film_is_spaced_evenly_over_many_calls(env: RemoteEnv) -> None:
     assert np.array_equal(result.observation.images["hand"], filmed[-1])
 
 
+def test_rows_show_what_was_there_before_each_step(env: RemoteEnv) -> None:
+    """Also beside a film, and where the episode ends before the commands do."""
+    env.reset(seed=3)
+    here = envs.make("fake/0")
+    observation, _ = here.reset(seed=3)
+    target = np.append((here._target - here._hand) / 0.15, 1.0)  # two centimetres per step, straight there
+    result = env.execute(
+        np.tile(target, (20, 1)), cameras=("table",), rows=("hand", "table"), film=Film(every=2, cameras=("hand",))
+    )
+    assert result.success and result.steps < 20 and result.score == env.score() == 1
+    assert {name: len(frames) for name, frames in result.rows.pictures.items()} == dict.fromkeys(
+        ("hand", "table"), result.steps
+    )
+    for row in range(result.steps):
+        assert np.array_equal(result.rows.states[row], np.concatenate(list(observation.state.values())))
+        for name, frames in result.rows.pictures.items():
+            assert np.array_equal(frames[row], observation.images[name]), f"{name} before step {row}"
+        observation, *_ = here.step(target)
+    assert len(result.frames["hand"]) == result.steps // 2
+    assert np.array_equal(result.observation.images["table"], observation.images["table"])
+    env.reset(seed=3)
+    assert env.execute([target]).rows is None and env.score() == 0
+
+
 def test_pictures_belong_to_the_reader(env: RemoteEnv) -> None:
     first = env.reset(seed=0, cameras=("table",))[0].images["table"]
     before = first.copy()

@@ -27,7 +27,16 @@ QUIET = Console(file=io.StringIO())
 EXECUTE = 4
 
 
-class WildPolicy(SeeingPolicy):
+class PatientPolicy(SeeingPolicy):
+    """Waits where it sees no target, which the hand then covers."""
+
+    def _towards(self, observation):
+        if self._spot(observation.images["hand"], 0.2) is None and self._spot(observation.images["table"], 1.0) is None:
+            return np.tile([0.0, 0.0, 1.0], (8, 1))
+        return super()._towards(observation)
+
+
+class WildPolicy(PatientPolicy):
     """Commands twice what the robot takes, another each time."""
 
     def act(self, observations, seeds):
@@ -39,7 +48,7 @@ class WildPolicy(SeeingPolicy):
 
 
 def entrant(policy=None, sha: str = "0" * 64) -> Entrant:
-    return Entrant(policy or SeeingPolicy(), "seeing", "fake-checkpoint", sha, None)
+    return Entrant(policy or PatientPolicy(), "seeing", "fake-checkpoint", sha, None)
 
 
 def rules(**changes) -> RolloutRules:
@@ -98,7 +107,7 @@ def make_guarded(name: str, **options):
 def main() -> None:
     begun = time.monotonic()
     try:
-        run(Path(sys.argv[1]), ("fake/0", "fake/1"), int(sys.argv[2]), SeeingPolicy(float(sys.argv[3])))
+        run(Path(sys.argv[1]), ("fake/0", "fake/1"), int(sys.argv[2]), PatientPolicy(float(sys.argv[3])))
     except Interrupted as stop:
         sys.exit(f"interrupted after {time.monotonic() - begun:.0f} s: {stop}")
 

@@ -154,7 +154,7 @@ def test_a_stopped_collection_resumes_without_repeating(made, tmp_path, stop):
         made.run(out, ("fake/0", "fake/1"), 6, sha="1" * 64)
     with pytest.raises(InputError, match="another driver"):
         made.run(out, ("fake/0", "fake/1"), 6, rules=made.rules(noise=0.1))
-    policy = made.SeeingPolicy()
+    policy = made.PatientPolicy()
     made.run(out, ("fake/0", "fake/1"), 6, policy)
     store = RolloutStore(out)
     assert len(store) == 12
@@ -174,7 +174,7 @@ def test_rollouts_are_episodes_that_training_reads(made, wild, tmp_path):
     """The cache leaves out the moment that ends an episode: no command follows it."""
     from cosmos_robot.training.cache import frame_cache
 
-    contract = made.SeeingPolicy.contract
+    contract = made.PatientPolicy.contract
     contract = contract.model_copy(update={"model": contract.model.model_copy(update={"chunk": 4, "execute": 4})})
     cache = frame_cache(EpisodeStore(wild.folder), contract, tmp_path, progress=False)
     assert len(cache) == sum(wild.lengths) and cache.valid[:, 0].all()

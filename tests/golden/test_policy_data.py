@@ -8,8 +8,9 @@ import pytest
 from golden_files import numbers
 
 from cosmos_robot.actions.normalization import Normalizer
-from cosmos_robot.contract import Normalization, Statistics
+from cosmos_robot.contract import Normalization, Statistics, load_robot
 from cosmos_robot.data.episodes import chunk_rows
+from cosmos_robot.data.hdf5_writing import VIEWS, StepRecord, as_jpeg, write_hdf5
 from cosmos_robot.data.layouts import open_recordings
 from cosmos_robot.data.measure import measure
 from cosmos_robot.data.returns import value_targets
@@ -20,6 +21,11 @@ SLOTS = {  # latent slots of a sample, and which stamp of its episode they show
     "cosmos_policy/dataset_libero": {"wrist_image": "wrist", "image": "primary"},
     "cosmos_policy/dataset_robocasa": {"wrist_image": "wrist", "image": "primary", "image2": "secondary"},
     "cosmos_policy/dataset_aloha": {"wrist_image": "left", "wrist_image2": "right", "image": "high"},
+}
+ROBOTS = {
+    "cosmos_policy/dataset_libero": "libero-panda",
+    "cosmos_policy/dataset_robocasa": "robocasa-panda",
+    "cosmos_policy/dataset_aloha": "aloha",
 }
 CAMERAS = {  # the same cameras as our reader names them, in demonstrations and rollouts
     "wrist": ("eye_in_hand", "robot0_eye_in_hand", "wrist"),
@@ -179,3 +185,41 @@ def test_padding(case, golden):
 def test_value_targets(case):
     found = value_targets(case["num_steps"], case["terminal_reward"], case["gamma"])
     np.testing.assert_allclose(found, numbers(case["returns"]), atol=1e-6)
+
+
+def camera_of(robot, name: str) -> str:
+    """The camera of ``robot`` whose pictures are published as ``name``."""
+    view = name.removesuffix("_images")
+    return next(c.name for c in robot.cameras if view in (c.name, VIEWS.get(c.name, c.name)))
+
+
+@pytest.mark.parametrize("topic", SUITES)
+def test_rollouts_that_we_write_read_as_the_recorded_ones(topic, golden, read, tmp_path):
+    if not golden.path(f"{topic}.json").is_file():
+        pytest.skip(f"{topic}.json is not in {golden.root}")
+    content, datasets = read(topic)
+    entries = [entry for entry in content["files"] if entry["kind"] == "rollout"]
+    if not entries:
+        pytest.skip("no rollouts are recorded")
+    robot, states = load_robot(ROBOTS[topic]), "qpos" if topic.endswith("aloha") else "proprio"
+    for number, entry in enumerate(entries):
+        shown = {camera_of(robot, n): filled(s, entry["num_steps"], 16) for n, s in stamps(entry).items()}
+        written = StepRecord(
+            instruction=entry.get("task_description", ""),
+            pictures={name: [as_jpeg(frame) for frame in frames] for name, frames in shown.items()},
+            states=numbers(entry[states], np.float32),
+            actions=numbers(entry["actions"], np.float32),
+            success=entry["success"],
+            score=entry.get("success_score", float(entry["success"])),
+            seed=number,
+            policy="recorded",
+        )
+        write_hdf5(written, tmp_path / entry.get("folder", "") / entry.get("file", f"{number}.hdf5"), robot)
+    ours, theirs = open_recordings(tmp_path), datasets["rollout"]
+    assert ours.layout == theirs.layout and ours.lengths == theirs.lengths
+    for index, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+        assert np.array_equal(one.state, other.state) and np.array_equal(one.actions, other.actions)
+        assert (one.success, one.instruction) == (other.success, other.instruction)
+        for view in theirs.cameras:
+            name = VIEWS.get(view, view)
+            assert np.array_equal(ours.pictures(index, name)[:, 0, 0], theirs.pictures(index, view)[:, 0, 0])
