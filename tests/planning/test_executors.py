@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -149,6 +150,24 @@ def test_threads(line) -> None:
     finally:
         planner.close()
     assert [c.score for c in found.candidates] == [c.score for c in in_process(line).candidates]
+
+
+def test_pc_72_a_thread_that_sleeps_and_one_that_raises(line) -> None:
+    """Real threads: one is held up in its model, one's model breaks, one works."""
+    held, slow, broken = threading.Event(), line.evaluator(), line.evaluator()
+    act = slow.policy.act
+    slow.policy.act = lambda *given: (held.wait(60), act(*given))[1]
+    broken.evaluate = lambda task: 1 / 0
+    workers = [ThreadWorker(e, n) for e, n in ((slow, "slow"), (broken, "broken"), (line.evaluator(), "good"))]
+    planner = spread_planner(line, workers, n=6)
+    try:
+        found = planner.plan(line.at(0), 3, deadline_s=3)
+    finally:
+        held.set()
+        planner.close()
+    reasons = [c.rejected for c in found.candidates if c.rejected]
+    assert "slow is late" in reasons and any("ZeroDivisionError" in r for r in reasons)
+    assert found.planned and true_labels(found)
 
 
 def test_a_real_worker_is_told_how_long_it_has(line) -> None:
