@@ -264,7 +264,7 @@ def pairing(records: Sequence[Record]) -> dict[str, Any] | None:
     if not told:
         return None
     rates = {}
-    for kind in ("true", *KINDS):
+    for kind in ("true", *KINDS, GRIPPER):
         hits = [o["nearest"][kind] == kind for o in told if kind in o["nearest"]]
         rates[kind] = asdict(wilson(sum(hits), len(hits)))
     chance = float(np.mean([1 / len(o["nearest"]) for o in told]))

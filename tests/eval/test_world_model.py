@@ -71,7 +71,7 @@ def test_the_state_follows_too(true_records) -> None:
 def test_predictions_are_nearest_to_their_own_outcome(true_records) -> None:
     pairs = verdicts.pairing(true_records)
     assert pairs["repeats_db"] == 60, "the simulator repeats itself"
-    assert pairs["chance"] == pytest.approx(0.2)
+    assert pairs["chance"] == pytest.approx(1 / 6)
     assert min(rate["rate"] for rate in pairs["nearest_to_own_outcome"].values()) > 0.7
 
 
