@@ -198,11 +198,11 @@ def _decided(policy: Cosmos3Policy | None, seen: Sequence[Observation], seeds: S
 Window = tuple[Observation, ActionChunk, Clip]
 
 
-def held_out_windows(demos: Path, contract: Contract, count: int = WINDOWS) -> list[Window]:
+def held_out_windows(demos: Path, contract: Contract) -> list[Window]:
     """What was seen, the commands and the video of them, at places spread over the held-out episodes."""
     source = StoredEpisodes(demos, contract)
     places = [(e, row) for e in range(0, len(source), HELD_OUT_EVERY) for row in _whole_windows(source[e])]
-    chosen = np.linspace(0, len(places) - 1, min(count, len(places))).round().astype(int)
+    chosen = np.linspace(0, len(places) - 1, min(WINDOWS, len(places))).round().astype(int)
     episodes = {e: source[e] for e in dict.fromkeys(places[i][0] for i in chosen)}
     return [_window(episodes[places[i][0]], places[i][1], contract) for i in chosen]
 
