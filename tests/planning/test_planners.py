@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from cosmos_robot.planning.plan import PlannerSettings
 from cosmos_robot.planning.policy import PlanningPolicy
 from cosmos_robot.policies import FAKE_VALUES, load_value_model
 from cosmos_robot.policies.conformance import some_observation
+from cosmos_robot.serve.commands import ServeConfig, load_models
 from cosmos_robot.serve.messages import ChunkReply, Infer, Plan
 from cosmos_robot.serve.service import Models, Service
 
@@ -123,3 +126,18 @@ def test_a_planner_behind_a_service(line) -> None:
     np.testing.assert_array_equal(asked.chunk.values, planned.chunk.values)
     assert planned.chunk.info["plan"]["planned"] and len(planned.chunk.info["plan"]["candidates"]) == 3
     assert not isinstance(at_once, ChunkReply) or not at_once.chunk.info["plan"]["planned"]
+
+
+def test_executors_are_for_searches() -> None:
+    with pytest.raises(InputError, match="--executor are for a search"):
+        load_models(ServeConfig("tiny-libero", executor="threads:2"))
+
+
+def test_a_planner_over_threads(line) -> None:
+    """By name, the same plan as in process."""
+    plan, seen = "best-of-4:futures=1,values=2", some_observation(line.contract())
+    alone = load_planner("random", plan, contract=line.contract()).plan(seen, 3)
+    with contextlib.closing(load_planner("random", plan, contract=line.contract(), executor="threads:2")) as planner:
+        found = planner.plan(seen, 3)
+    assert [c.score for c in found.candidates] == [c.score for c in alone.candidates]
+    assert found.settings == alone.settings == plan
