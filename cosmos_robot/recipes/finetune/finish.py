@@ -44,7 +44,7 @@ def check(run: Run, say: Say) -> dict[str, Any]:
         )
         for error in errors["errors"]:
             columns = ", ".join(f"{c:.4g}" for c in error.columns)
-            tell(f"{error.name}: {error.mean:.4g} ({error.low:.4g} to {error.high:.4g}); by column {columns}")
+            tell(f"{error.name}: {error.told}; by column {columns}")
         mine, *others = errors["errors"]
         best = min(others, key=lambda e: e.mean)
         tell(f"{'better' if mine.mean < best.mean else 'NOT BETTER'} than the best of those, {best.name!r}: "

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from cosmos_robot.backbone.cosmos3.load import load_checkpoint, save_checkpoint
 from cosmos_robot.contract import Contract
+from cosmos_robot.data.bridge import RecordedEpisodes
 from cosmos_robot.data.episodes import Episode
 from cosmos_robot.errors import InputError
 from cosmos_robot.policies import load_policy
@@ -26,6 +27,9 @@ from cosmos_robot.training.config import TokenizerTraining
 from cosmos_robot.training.model_config import ModelTraining, Stream
 from cosmos_robot.training.model_trainer import train_model
 from cosmos_robot.training.tokenizer import train_tokenizer
+
+if TYPE_CHECKING:
+    from cosmos_robot.data.store import EpisodeStore
 
 FITS = 0.5
 """An overfit policy's error must be below this share of that of the best constant command."""
@@ -138,14 +142,29 @@ def start_of(run: Run, description: Description) -> str:
 
 
 def labelled_episodes(description: Description) -> EpisodeSource:
-    """The recordings; with the columns that only training may read where our own collector wrote them."""
-    from cosmos_robot.data.store import SIDECAR
-    from cosmos_robot.training.cache import StoredEpisodes
+    """The recordings; with the columns that only training may read, where our own collector wrote such."""
+    from cosmos_robot.data.store import SIDECAR, EpisodeStore
 
-    plain = not description.data.cameras and not description.data.state and not description.data.action
-    if plain and (description.data.path / SIDECAR).is_file():
-        return StoredEpisodes(description.data.path, description.contract)
-    return open_episodes(description)
+    episodes, path = open_episodes(description), description.data.path
+    if not (path / SIDECAR).is_file() or any(a != b for a, b in episodes.cameras.items()):
+        return episodes
+    return _Labelled(episodes, EpisodeStore(path))
+
+
+class _Labelled:
+    """Recordings with the extras that lie beside them, row for row."""
+
+    def __init__(self, episodes: RecordedEpisodes, store: EpisodeStore):
+        self._episodes, self._store = episodes, store
+        self.fingerprint = f"{episodes.fingerprint} {store.fingerprint}"
+
+    def __len__(self) -> int:
+        return len(self._episodes)
+
+    def __getitem__(self, index: int) -> Episode:
+        extras = self._store.episode(index, cameras=[]).extras
+        stride = self._episodes.data.stride
+        return replace(self._episodes[index], extras={name: value[::stride] for name, value in extras.items()})
 
 
 def _mean(episode: Episode) -> Sequence[float]:

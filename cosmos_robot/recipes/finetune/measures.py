@@ -52,13 +52,20 @@ def action_error(chunks: NDArray[np.floating], episode: Episode, rows: Sequence[
 
 @dataclass(frozen=True)
 class Error:
-    """A mean absolute error per column (D,) and over all, with its 95 % interval over episodes."""
+    """A mean absolute error per column (D,) and over all, with its 95 % interval over episodes, None for one."""
 
     name: str
     columns: tuple[float, ...]
     mean: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
+
+    @property
+    def told(self) -> str:
+        """In words."""
+        if self.low is None or self.high is None:
+            return f"{self.mean:.4g} (one episode, so no interval)"
+        return f"{self.mean:.4g} ({self.low:.4g} to {self.high:.4g})"
 
 
 def error_of(name: str, parts: Sequence[tuple[NDArray[np.floating], Episode, Sequence[int]]], execute: int) -> Error:
@@ -74,8 +81,8 @@ def error_of(name: str, parts: Sequence[tuple[NDArray[np.floating], Episode, Seq
     columns = np.array(each)
     means = columns.mean(axis=1)
     drawn = np.random.default_rng(0).choice(means, (DRAWS, len(means))).mean(axis=1)
-    low, high = np.quantile(drawn, [0.025, 0.975]) if len(means) > 1 else (np.nan, np.nan)
-    return Error(name, tuple(columns.mean(axis=0).tolist()), float(means.mean()), float(low), float(high))
+    low, high = np.quantile(drawn, [0.025, 0.975]).tolist() if len(means) > 1 else (None, None)
+    return Error(name, tuple(columns.mean(axis=0).tolist()), float(means.mean()), low, high)
 
 
 def standing(robot: RobotSpec, episode: Episode, rows: Sequence[int], chunk: int) -> NDArray[np.float64]:
