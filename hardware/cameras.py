@@ -38,7 +38,7 @@ class ThreadedCamera:
         self._name, self._read, self._release = name, read, release
         self._newest: tuple[Image, float] | None = None
         self._fault = "no picture has come yet"
-        self._closing = threading.Event()
+        self._closing, self._told = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name=f"camera {name}", daemon=True)
         self._thread.start()
 
@@ -48,6 +48,11 @@ class ThreadedCamera:
         if newest is None:
             raise RobotError(f"camera {self._name!r}: {self._fault}; is it plugged in and free?")
         return newest
+
+    def wait(self, timeout_s: float) -> None:
+        """Until there is a picture. Raises RobotError at the driver's first fault, or after ``timeout_s``."""
+        self._told.wait(timeout_s)
+        self.latest()
 
     def close(self) -> None:
         """End the thread and release the driver; a driver that hangs is left behind."""
@@ -60,7 +65,10 @@ class ThreadedCamera:
                 self._newest = (check_image(self._name, self._read()), time.monotonic())
             except Exception as error:  # noqa: BLE001 - a driver may raise anything; the next reading may work
                 self._fault = f"{type(error).__name__}: {error}"
+                self._told.set()
                 self._closing.wait(0.1)
+            else:
+                self._told.set()
         self._release()
 
 

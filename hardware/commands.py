@@ -20,13 +20,15 @@ from cosmos_robot.errors import CheckpointError, InputError, WorkerError
 from cosmos_robot.hardware.asking import Asker
 from cosmos_robot.hardware.chunks import Scheduler, Strategy
 from cosmos_robot.hardware.clock import Clock, MonotonicClock, VirtualClock, before_others
+from cosmos_robot.hardware.dead_man import dead_man
+from cosmos_robot.hardware.devices import named_sources, opened, require_cameras
 from cosmos_robot.hardware.driving import Answers, Replayed, answers, fit
 from cosmos_robot.hardware.gate import Gate
 from cosmos_robot.hardware.loop import ControlLoop, LoopReport, LoopSettings, Witness
 from cosmos_robot.hardware.recorder import Recorder, RecorderSettings
 from cosmos_robot.hardware.reporting import facts, show, show_limits
 from cosmos_robot.hardware.robot import Robot
-from cosmos_robot.hardware.robots import SIMULATED, Setup, make_robot
+from cosmos_robot.hardware.robots import SIMULATED, Setup, cameras_of, make_robot
 from cosmos_robot.policies.remote import SCHEME
 
 SCREEN: Final = Path("-")
@@ -49,6 +51,10 @@ class DriveConfig:
     view: show the run live in rerun.
     dry_run: ask for one chunk, print what would be sent of it, and send nothing.
     host: address of a real robot's controller.
+    cameras: of a real robot, each as NAME=SOURCE by the robot's camera names; SOURCE is the number of a video device,
+        /dev/... or an address such as rtsp://HOST/...
+    dead_man: move only while this is held: key, for any key in this terminal, or a joystick device such as
+        /dev/input/js0, for any of its buttons.
     answer_timeout: seconds after which an answer counts as lost.
     seed: of the first question and of a simulated scene.
     device: torch device of a checkpoint that runs here.
@@ -65,6 +71,8 @@ class DriveConfig:
     view: bool = False
     dry_run: bool = False
     host: str | None = None
+    cameras: tuple[str, ...] = ()
+    dead_man: str | None = None
     answer_timeout: float = 2.0
     seed: int = 0
     device: str = "cpu"
@@ -78,7 +86,7 @@ class ReplayConfig:
     dataset: LeRobot folder or HDF5 file.
     robot: franka, franka-cartesian, franka-sim, aloha, aloha-sim, or sim:ENVIRONMENT.
     episode: which one.
-    record, view, dry_run, host, seed, json: as in drive.
+    record, view, dry_run, host, cameras, dead_man, seed, json: as in drive.
     """
 
     dataset: tyro.conf.Positional[Path]
@@ -88,6 +96,8 @@ class ReplayConfig:
     view: bool = False
     dry_run: bool = False
     host: str | None = None
+    cameras: tuple[str, ...] = ()
+    dead_man: str | None = None
     seed: int = 0
     json: Path | None = None
 
@@ -97,9 +107,19 @@ def main_drive(config: Annotated[DriveConfig, tyro.conf.arg(name="")]) -> int:
     never told anything, 130 after Ctrl-C."""
     console = _console(config.json)
     clock = _clock(config.robot, served=config.policy.startswith(SCHEME))
-    with answers(config.policy, config.device, config.answer_timeout, isinstance(clock, VirtualClock)) as source:
+    attachable = cameras_of(config.robot)
+    sources = named_sources(config.cameras, attachable, config.robot)
+    virtual = isinstance(clock, VirtualClock)
+    with (
+        _switch(config, clock) as alive,
+        answers(config.policy, config.device, config.answer_timeout, virtual) as source,
+        contextlib.ExitStack() as stack,
+    ):
+        if attachable:
+            require_cameras(source.policy.contract, config.robot, sources)
+        cameras = stack.enter_context(opened(attachable, sources))
         rate = source.policy.contract.robot.rate_hz
-        robot = make_robot(config.robot, Setup(config.host, rate, clock=clock, seed=config.seed))
+        robot = make_robot(config.robot, Setup(config.host, rate, cameras, clock, config.seed))
         asker, told = fit(source, robot.robot, config.strategy)
         model = source.policy.contract.model
         execute = config.execute or model.execute
@@ -114,25 +134,37 @@ def main_drive(config: Annotated[DriveConfig, tyro.conf.arg(name="")]) -> int:
             scheduler = Scheduler(robot.robot, config.strategy, execute)
             settings = LoopSettings(config.instruction, config.answer_timeout, config.seconds, config.seed)
             notes = {"policy": config.policy, "model": model.name, "strategy": config.strategy}
-            return _run(console, _Run(robot, asker, scheduler, settings, clock, config, notes))
+            return _run(console, _Run(robot, asker, scheduler, settings, clock, config, notes, alive))
 
 
 def main_replay(config: Annotated[ReplayConfig, tyro.conf.arg(name="")]) -> int:
     """Replay a recorded episode. Exit status as of ``drive``; the first fault of the robot ends it."""
     console = _console(config.json)
     clock = _clock(config.robot, served=False)
+    attachable = cameras_of(config.robot)
+    sources = named_sources(config.cameras, attachable, config.robot)
     replayed = Replayed.of(config.dataset, config.episode)
-    robot = make_robot(config.robot, Setup(config.host, replayed.rate_hz, clock=clock, seed=config.seed))
-    replayed.require_fit(robot.robot)
-    seconds = len(replayed.actions) / replayed.rate_hz
-    _show_plan(console, robot, clock, [f"replay: {replayed.where}, {len(replayed.actions)} rows, {seconds:.1f} s"])
-    with robot:
-        if config.dry_run:
-            return _dry_run(console, replayed, robot, replayed.instruction, config.seed, clock)
-        scheduler = Scheduler(robot.robot, "sync", len(replayed.actions))
-        settings = LoopSettings(replayed.instruction, seed=config.seed, faults=0)
-        notes = {"replay_of": config.dataset.name, "episode": config.episode}
-        return _run(console, _Run(robot, replayed, scheduler, settings, clock, config, notes), replayed)
+    with _switch(config, clock) as alive, opened(attachable, sources) as cameras:
+        robot = make_robot(config.robot, Setup(config.host, replayed.rate_hz, cameras, clock, config.seed))
+        replayed.require_fit(robot.robot)
+        seconds = len(replayed.actions) / replayed.rate_hz
+        _show_plan(console, robot, clock, [f"replay: {replayed.where}, {len(replayed.actions)} rows, {seconds:.1f} s"])
+        with robot:
+            if config.dry_run:
+                return _dry_run(console, replayed, robot, replayed.instruction, config.seed, clock)
+            scheduler = Scheduler(robot.robot, "sync", len(replayed.actions))
+            settings = LoopSettings(replayed.instruction, seed=config.seed, faults=0)
+            notes = {"replay_of": config.dataset.name, "episode": config.episode}
+            return _run(console, _Run(robot, replayed, scheduler, settings, clock, config, notes, alive), replayed)
+
+
+@contextlib.contextmanager
+def _switch(config: DriveConfig | ReplayConfig, clock: Clock) -> Iterator[Callable[[], bool]]:
+    """The dead-man's answer, and SIGTERM as Ctrl-C, so that what was opened is let go of."""
+    if config.dead_man is not None and isinstance(clock, VirtualClock):
+        raise InputError(f"dead_man: {config.robot!r} runs on a virtual clock, faster than anybody lets go of a switch")
+    with terminated_as_interrupt(), dead_man(config.dead_man) as alive:
+        yield alive
 
 
 @dataclass(frozen=True)
@@ -144,6 +176,7 @@ class _Run:
     clock: Clock
     config: DriveConfig | ReplayConfig
     notes: dict[str, Any]
+    alive: Callable[[], bool]
 
 
 def _run(console: Console, run: _Run, replayed: Replayed | None = None) -> int:
@@ -165,12 +198,13 @@ def _run(console: Console, run: _Run, replayed: Replayed | None = None) -> int:
         run.clock,
         run.settings,
         tuple(witnesses),
+        run.alive,
         done=lambda: simulated_end() or (replayed is not None and replayed.done),
         glances=tuple(w.glance for w in (recorder, view) if w is not None),
     )
     try:
         console.print("driving; Ctrl-C stops")
-        with terminated_as_interrupt(), contextlib.nullcontext() if virtual else before_others():
+        with contextlib.nullcontext() if virtual else before_others():
             report = loop.run()
     except KeyboardInterrupt:  # before the loop had begun
         report = LoopReport(robot.robot.rate_hz, ended="interrupted")

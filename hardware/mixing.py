@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
+from cosmos_robot.actions.grippers import BinaryGripper
 from cosmos_robot.actions.rotations import RotationFormat, convert
 from cosmos_robot.contract import RobotSpec
 
@@ -26,7 +27,7 @@ def mix(spec: RobotSpec, commands: Array, weights: Array) -> Array:
         if field.rotation is not None and spec.action_reference == "absolute":
             out[part] = _mean_rotation(commands[:, part], weights, field.rotation)
         elif spec.gripper is not None and field.name in spec.gripper.fields and spec.gripper.kind == "binary":
-            out[part] = _vote(commands[:, part], weights, spec)
+            out[part] = _vote(commands[:, part], weights, BinaryGripper.of(spec.gripper))
     return out
 
 
@@ -36,11 +37,7 @@ def _mean_rotation(numbers: Array, weights: Array, name: RotationFormat) -> Arra
     return convert(np.asarray(turns.mean(weights[kept]).as_quat()), "quat_xyzw", name)
 
 
-def _vote(numbers: Array, weights: Array, spec: RobotSpec) -> Array:
-    gripper = spec.gripper
-    assert gripper is not None
-    middle = (gripper.open_value + gripper.closed_value) / 2 if gripper.threshold is None else gripper.threshold
-    closing = (numbers - middle) * (gripper.closed_value - gripper.open_value) > 0
-    share = weights @ closing
-    closed = np.where(np.isclose(share, 0.5), closing[-1], share > 0.5)
-    return np.where(closed, gripper.closed_value, gripper.open_value)
+def _vote(numbers: Array, weights: Array, gripper: BinaryGripper) -> Array:
+    opening = gripper.opens(numbers)
+    share = weights @ opening
+    return gripper.range.command(np.where(np.isclose(share, 0.5), opening[-1], share > 0.5))

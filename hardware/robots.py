@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from cosmos_robot.contract import CameraSpec
+from cosmos_robot.contract.library import load_robot
 from cosmos_robot.errors import InputError, UnknownNameError
 from cosmos_robot.hardware.cameras import Camera
 from cosmos_robot.hardware.clock import Clock, MonotonicClock
@@ -29,6 +31,14 @@ class Setup:
 def robot_kinds() -> list[str]:
     """The names that ``make_robot`` knows, and the form of those for environments."""
     return [*sorted(_MAKERS), f"{SIMULATED}ENVIRONMENT"]
+
+
+def cameras_of(name: str) -> tuple[CameraSpec, ...]:
+    """The cameras that may be attached to the robot called ``name``; none for one that draws its own. Raises
+    UnknownNameError with the nearest names."""
+    if not name.startswith(SIMULATED) and name not in _MAKERS:
+        raise UnknownNameError("robot", name, robot_kinds())
+    return load_robot(_SPECS[name]).cameras if name in _SPECS else ()
 
 
 def make_robot(name: str, setup: Setup | None = None) -> Robot:
@@ -93,4 +103,11 @@ _MAKERS: Final[dict[str, Callable[[Setup], Robot]]] = {
     "aloha": _aloha,
     "aloha-sim": _aloha_sim,
 }
+_SPECS: Final = {
+    "franka": "droid-franka-fr3",
+    "franka-cartesian": "droid-franka-cartesian",
+    "franka-sim": "droid-franka-fr3",
+    "aloha": "aloha",
+}
+"""Robots that have whatever cameras are attached to them, and the specs that name those."""
 _AT_AN_ADDRESS: Final = ("franka", "franka-cartesian")

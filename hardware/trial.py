@@ -25,6 +25,7 @@ from cosmos_robot.hardware.chunks import Scheduler, Strategy
 from cosmos_robot.hardware.clock import MonotonicClock, before_others
 from cosmos_robot.hardware.gate import Gate
 from cosmos_robot.hardware.loop import ControlLoop, LoopReport, LoopSettings, Tick
+from cosmos_robot.hardware.reporting import facts
 from cosmos_robot.hardware.robot import Robot
 from cosmos_robot.types import ActionChunk, Observation
 
@@ -211,28 +212,11 @@ def run_trial(
 
 
 def _figures(report: LoopReport) -> dict[str, Any]:
-    waiting = report.holds.get("no chunk yet", 0)
-    latency = {f"p{q}_ms": _percentile(report.latencies_s, q) for q in (50, 99)} if report.latencies_s else {}
-    return {
-        "missed_ticks": report.missed_ticks,
-        **{f"jitter_p{q}_ms": report.jitter_ms(q) for q in (50, 99, 100)},
+    """``facts`` with what a benchmark asks: holds as one number, those before the first answer apart."""
+    found = facts(report)
+    return found | {
         "gate_violations": report.interventions.total(),
-        "holds": report.holds.total() - waiting,
-        "holds_by_reason": dict(report.holds),
-        "interventions": dict(report.interventions),
+        "holds": report.holds.total() - report.holds["no chunk yet"],
+        "holds_by_reason": found["holds"],
         "aborts": int(report.ended != "time is up"),
-        "ended": report.ended,
-        "robot_faults": report.faults,
-        "ticks": report.ticks,
-        "sent": report.sent,
-        "asked": report.asked,
-        "answered": report.answered,
-        "lost": report.lost,
-        "latency": latency,
-        "lateness": report.histogram(),
-        "words": report.words,
     }
-
-
-def _percentile(seconds: list[float], percent: float) -> float:
-    return float(np.percentile(seconds, percent) * 1e3)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cosmos_robot.actions.grippers import BinaryGripper, GripperRange
+from cosmos_robot.actions.grippers import BinaryGripper
 from cosmos_robot.actions.layouts import Array, action_layout, convert_fields, state_layout, state_vector
 from cosmos_robot.contract import Contract, Difference, RobotSpec, require_fit
 from cosmos_robot.images.steps import turn
@@ -49,11 +49,10 @@ class Adapter:
         out = convert_fields(actions, *self._action)
         gripper = self.actual.gripper
         if gripper and gripper.kind == "binary":
-            ends = GripperRange(gripper.open_value, gripper.closed_value)
-            binary = BinaryGripper(ends, gripper.threshold, gripper.hysteresis)
+            binary = BinaryGripper.of(gripper)
             for name in gripper.fields:
                 column = self._action[1].columns(name).start
-                out[..., column] = binary.commands(out[..., column], was_open, ends)[0]
+                out[..., column] = binary.commands(out[..., column], was_open, binary.range)[0]
         return np.clip(out, self.actual.action_low, self.actual.action_high) if self._limited else out
 
     @property

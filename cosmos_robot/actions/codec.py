@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cosmos_robot.actions.grippers import BinaryGripper, GripperRange
+from cosmos_robot.actions.grippers import BinaryGripper
 from cosmos_robot.actions.layouts import Array, action_column, action_layout, state_layout, state_vector
 from cosmos_robot.actions.normalization import Normalizer
 from cosmos_robot.actions.spaces import SpaceMap
@@ -87,8 +87,7 @@ class Codec:
         if gripper.kind == "continuous":
             actions[..., hands] = np.clip(actions[..., hands], low, high)
             return actions
-        ends = GripperRange(gripper.open_value, gripper.closed_value)
-        binary = BinaryGripper(ends, gripper.threshold, gripper.hysteresis)
+        binary = BinaryGripper.of(gripper)
         if gripper.hysteresis and was_open is None:
             raise InputError(f"gripper {gripper.field!r} has hysteresis: say whether it was open (was_open)")
         if was_open is None:
@@ -99,7 +98,7 @@ class Codec:
         for column, first in zip(hands, before, strict=True):
             values = actions[..., column]
             chunks = values.reshape(-1, values.shape[-1] if values.ndim else 1)
-            decided = np.stack([binary.commands(chunk, first, ends)[0] for chunk in chunks])
+            decided = np.stack([binary.commands(chunk, first, binary.range)[0] for chunk in chunks])
             actions[..., column] = decided.reshape(values.shape)
         return actions
 

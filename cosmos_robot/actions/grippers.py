@@ -7,12 +7,15 @@ between them between; ``BinaryGripper`` makes open or closed of them, with hyste
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cosmos_robot.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from cosmos_robot.contract import GripperSpec
 
 AGIBOT_CLOSED_DEGREES: Final = 120.0
 AGIBOT_OVERSHOOT_DEGREES: Final = 5.0
@@ -99,6 +102,16 @@ class BinaryGripper:
         half = self.hysteresis / 2
         if not (self.hysteresis >= 0 and self.threshold >= half and self.threshold + half <= 1):
             raise InputError(f"gripper: threshold {self.threshold} +- {half} (half the hysteresis) leaves 0..1")
+
+    @classmethod
+    def of(cls, spec: GripperSpec) -> BinaryGripper:
+        """The decision that a robot's binary gripper makes, on its own numbers."""
+        return cls(GripperRange(spec.open_value, spec.closed_value), spec.threshold, spec.hysteresis)
+
+    def opens(self, values: ArrayLike) -> NDArray[np.bool_]:
+        """Whether each of ``values`` by itself means open: no band, no memory; at the threshold, open. Raises
+        InputError for values that are not finite."""
+        return np.asarray(self.range.openness(values) >= self.threshold)
 
     def decide(self, values: ArrayLike, was_open: bool) -> NDArray[np.bool_]:
         """Whether the hand is open at each of (T,) values in time order. ``was_open`` is its state before the first;

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from cosmos_robot.contract import FieldSpec, RobotSpec
 from cosmos_robot.errors import InputError, UnknownNameError
 from cosmos_robot.hardware.chunks import STRATEGIES, Due, Hold, Scheduler
+from cosmos_robot.hardware.mixing import mix
 from cosmos_robot.types import ActionChunk
 
 LINE = RobotSpec(
@@ -194,6 +195,20 @@ def test_a_binary_gripper_is_never_half_closed(arm):
     scheduler.offer(scheduler.ask(0.1), ActionChunk(np.ones((16, 3)), 10), 0.1)
     rows = [scheduler.row(0.1 + i / 10).values for i in range(5)]
     assert {r[2] for r in rows} == {0.0, 1.0} and 0 < rows[1][0] < 1
+
+
+@pytest.mark.parametrize("ends", [(0.0, 1.0), (1.0, -1.0), (-1.0, 1.0)])
+def test_a_binary_gripper_is_voted_on_by_its_own_threshold(arm, ends):
+    """Two commands a third of the way from open count as open where the decision turns in the middle, and as closed
+    where it turns at three quarters open, whatever the numbers of the two ends."""
+    third = ends[0] + (ends[1] - ends[0]) / 3
+    commands = np.array([[0, 0, ends[1]], [0, 0, third], [0, 0, third]])
+    for threshold, expected in ((0.5, ends[0]), (0.75, ends[1])):
+        gripper = arm.gripper.model_copy(
+            update={"open_value": ends[0], "closed_value": ends[1], "threshold": threshold}
+        )
+        mixed = mix(arm.model_copy(update={"gripper": gripper}), commands, np.full(3, 1 / 3))
+        assert mixed[2] == pytest.approx(expected)
 
 
 def test_rotations_are_mixed_as_rotations(arm):

@@ -103,12 +103,21 @@ def test_a_dry_run_sends_nothing(checkpoint, capsys, monkeypatch):
 
 def test_a_served_policy_drives_on_the_machines_clock(address, tmp_path, capsys):
     run = tmp_path / "run"
-    words = ["--policy", address, "--seconds", "1", "--record", str(run)]
+    words = ["--policy", address, "--seconds", "3", "--answer-timeout", "60", "--record", str(run)]
     assert main(["drive", *ROBOT, *words]) == 0
     said = capsys.readouterr().out
     assert "clock: the machine's" in said and f"served at {address}" in said
     moved = open_recordings(run)[0].actions
     assert {tuple(row) for row in moved.round(3)} == {(np.float32(0.1), 0.0, -1.0), (0.0, 0.0, -1.0)}
+
+
+def test_nothing_is_sent_while_nobody_holds_the_switch(address, tmp_path, capsys):
+    switch, report = tmp_path / "js0", tmp_path / "report"
+    os.mkfifo(switch)
+    words = ["--policy", address, "--seconds", "2", "--answer-timeout", "60", "--dead-man", str(switch)]
+    assert main(["drive", *ROBOT, *words, "--json", str(report)]) == 1
+    facts = json.loads(report.read_text())
+    assert facts["sent"] == 0 and facts["ended"] == "time is up" and set(facts["holds"]) <= {"no chunk yet", "dead-man"}
 
 
 def test_nobody_there_is_told_before_the_robot_is_touched(capsys):

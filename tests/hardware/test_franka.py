@@ -74,8 +74,8 @@ def drive(robot, joints, ticks):
 def arrived(robot):
     """The state once the arm is where it was led."""
     end = time.monotonic() + PATIENCE_S
-    while np.abs((state := robot._link.robot.state).q - state.q_d).max() > 4e-3:
-        assert time.monotonic() < end, "it never arrives"
+    while np.abs((state := robot._read()).q - state.q_d).max() > 4e-3:
+        assert time.monotonic() < end, f"it never arrives: {state.q - state.q_d}, in control {robot._in_control}"
         time.sleep(0.05)
     return state
 
