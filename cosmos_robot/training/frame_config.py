@@ -40,7 +40,7 @@ class FrameTraining:
     future_weight, value_weight: of their frames' losses, beside ``targets.action_weight`` of the action's.
     vector_weight: of the error of a vector as it is read, beside that of its copies one by one, which in a small
     network is mostly noise that it fails to pass on; 0 is the published loss.
-    pointing_weight, offset_weight: of the grounding heads of policy samples, 0 for none.
+    pointing_weight, offset_weight: of the grounding heads, on samples that are given the pictures of now; 0 for none.
     """
 
     out: Path

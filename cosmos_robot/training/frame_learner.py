@@ -44,6 +44,7 @@ class FrameLearner:
         self._shuffled: tuple[int, NDArray[np.int64]] = (-1, np.empty(0, np.int64))
         counts = [len(rows) for rows in self._sources]
         self.mix = epoch_mix(counts[0], counts[1], counts[2], config.demo_share, config.success_share)
+        self._pictures = batches.layout.index(WHOLE_CANVAS)
         self._validation = FrameValidation(batches, config)
 
     def train_step(self, cycle: int, step: int, rate: float) -> Mapping[str, float]:
@@ -98,7 +99,7 @@ class FrameLearner:
 
     def _loss(self, batch: FrameBatch, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         """The sum over samples, and what to log."""
-        hidden_at = self.config.hidden_at if batch.kind == "policy" and self._grounded else None
+        hidden_at = self.config.hidden_at if self._grounded and batch.plan.clean_frames[self._pictures] else None
         found = frame_errors(self._work.module, batch, self.batches, generator, hidden_at)
         errors, hidden = found.elements, found.hidden
         total = ((errors + self.config.vector_weight * found.vectors) * batch.weights).sum()
@@ -109,7 +110,8 @@ class FrameLearner:
             logged["vector"] = float(found.vectors[:, self.batches.layout.index(ACTION)].mean().detach())
         if hidden is not None:
             pointing, offset = self._grounding(hidden.float(), batch)
-            logged |= {"pointing": float(pointing.detach()), "offset": float(offset.detach())}
+            if batch.kind == "policy":
+                logged |= {"pointing": float(pointing.detach()), "offset": float(offset.detach())}
             weighted = self.config.pointing_weight * pointing + self.config.offset_weight * offset
             total = total + len(errors) * weighted
         return total, logged
