@@ -11,7 +11,6 @@ Both make their data, train run after run, measure, and go on where they were st
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
 from scipy.stats import t as student
 
 from cosmos_robot.backbone.cosmos3.layout import PlanMode
@@ -44,11 +44,13 @@ SIDE: Final = 96
 CHUNK, EXECUTE, GAP = 16, 8, 4
 SEEDS: Final = (0, 1, 2)
 DEMOS, STEPS, BATCH, EPISODES, WINDOWS = 60, 400, 32, 20, 48
+THREADS = 2
+POINTS: Final = (0.125, 0.25, 0.5, 1.0)
+"""Shares of the steps after which adaptation is measured."""
 HELD_OUT_EVERY: Final = 10
 MODES: Final[tuple[PlanMode, ...]] = ("policy", "forward_dynamics", "inverse_dynamics")
 RECIPE: Final = PostTraining(lr=4e-4, head_factor=1.0, warmup=50, trainable="all", schedule="linear")
 MEASURES: Final = {"coverage": "coverage", "fd_psnr": "FD PSNR, dB", "id_error": "ID error, px"}
-_LOG = logging.getLogger(__name__)
 
 
 def joint(
@@ -58,7 +60,7 @@ def joint(
     demonstrations, steps and closed-loop episodes."""
     _require_plain(until, corrections, scale)
     demos = record(out, workers, scale)
-    steps = max(4, round(STEPS * scale))
+    steps = max(1, round(STEPS * scale))
     arms: dict[str, tuple[tuple[PlanMode, ...], int]] = {"joint": (MODES, steps * len(MODES))}
     arms |= {mode: ((mode,), steps) for mode in MODES}
     results: dict[str, list[dict[str, float]]] = {arm: [] for arm in arms}
@@ -87,8 +89,8 @@ def adaptation(
     against steps."""
     _require_plain(until, corrections, scale)
     demos = record(out, workers, scale)
-    steps = max(4, round(STEPS * scale))
-    points = list(dict.fromkeys(max(1, round(steps * share)) for share in (0.125, 0.25, 0.5, 1.0)))
+    steps = max(1, round(STEPS * scale))
+    points = list(dict.fromkeys(max(1, round(steps * share)) for share in POINTS))
     results: dict[str, list[dict[str, float]]] = {"tiny-libero": [], "fresh": []}
     for seed in SEEDS:
         for arm, found in results.items():
@@ -135,7 +137,8 @@ def training(run: Path, cache: Path, modes: Sequence[PlanMode], steps: int, seed
     stream = Stream(name="pusht", contract=contract(modes), modes=dict.fromkeys(modes, 1.0), stride=STRIDE, every=2)
     return ModelTraining(
         out=run, streams=(stream,), start=START, cache=cache, steps=steps, batch=BATCH, seed=seed, recipe=RECIPE,
-        validation_every=HELD_OUT_EVERY, validate_seconds=1e9,
+        validation_every=HELD_OUT_EVERY, validation_samples=WINDOWS, validate_seconds=1e9,
+        threads=THREADS,
     )  # fmt: skip
 
 
@@ -302,4 +305,4 @@ def _write(stem: Path, report: Mapping[str, Any], rows: Sequence[Sequence[str]])
     lines.insert(1, " | ".join("---" for _ in rows[0]))
     text = "".join(f"| {line} |\n" for line in lines)
     write_atomic(stem.with_suffix(".md"), lambda temporary: temporary.write_text(text))
-    _LOG.info("%s\n%s", stem.name, text)
+    Console().print(text, markup=False, soft_wrap=True)

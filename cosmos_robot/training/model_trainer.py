@@ -28,7 +28,7 @@ from cosmos_robot.training.model_config import ModelTraining, Stream
 from cosmos_robot.training.model_learner import ModelLearner
 from cosmos_robot.training.model_validation import ModelValidation
 from cosmos_robot.training.order import EpisodeOrder, Packing, StepOrder, StreamOrder
-from cosmos_robot.training.parameters import choose_trained, reinitialise_heads
+from cosmos_robot.training.parameters import cast_frozen, choose_trained, reinitialise_heads
 from cosmos_robot.training.session import Budget, RunFolder
 from cosmos_robot.training.trackers import trackers
 
@@ -73,6 +73,8 @@ def _train(config: ModelTraining, sources, closed_loop: ClosedLoop | None, crew:
     contracts = _contracts(config, stores, crew)
     transformer = _transformer(config, start, contracts)
     adapted = _adapted(transformer, config)
+    if not crew.sharded:
+        cast_frozen(transformer, getattr(torch, config.compute))
     streams = [
         StreamSamples(i, Clips(stores[i], contract, config.validation_every, 2 * config.shuffle_episodes), contract,
                       start.tokenizer, config.recipe, start.vae.config.scale_factor_spatial,
@@ -142,7 +144,8 @@ def _measure(config: ModelTraining, streams: Sequence[StreamSamples], parts: _Pa
         learner, start = parts.learner, parts.start
         with learner.averaged() as root:
             measures = validation(root, learner.texts)
-            if closed_loop is not None and (whole := parts.whole()) is not None:
+            whole = parts.whole() if parts.crew.sharded else (root.transformer, None)
+            if closed_loop is not None and whole is not None:
                 now = Checkpoint(config.out.name, config.out, whole[0].eval(), start.vae, start.tokenizer,
                                  start.scheduler_config, parts.contract)  # fmt: skip
                 measures |= {f"closed_loop_{name}": float(value) for name, value in closed_loop(now).items()}

@@ -16,18 +16,19 @@ class WorkingCopy:
     """A copy of ``module`` in another precision that forward and backward run on; the original keeps the weights.
 
     Faster than autocast on a CPU: trained weights are cast once per step and nothing is cast in between; those that
-    require no gradients are cast once. Submodules named in ``keep`` stay in float32. With ``dtype`` float32 the module
-    itself is used.
+    require no gradients are cast once, or shared where they are of ``dtype`` already. Submodules named in ``keep`` stay
+    in float32. With ``dtype`` float32 the module itself is used.
     """
 
     def __init__(self, module: nn.Module, dtype: torch.dtype, keep: tuple[str, ...] = ()):
         self.original = module
         self.module = module
         if dtype != torch.float32:
+            shared = {id(p): p for p in module.parameters() if not p.requires_grad and p.dtype == dtype}
             # diffusers overrides ``to`` with a warning about modules to keep, which ``keep`` already answers
-            self.module = nn.Module.to(copy.deepcopy(module), dtype)
+            self.module = nn.Module.to(copy.deepcopy(module, shared), dtype)
             for name in keep:
-                self.module.get_submodule(name).float()
+                self.module.get_submodule(name).float().load_state_dict(module.get_submodule(name).state_dict())
         pairs = zip(module.parameters(), self.module.parameters(), strict=True)
         self._pairs = [(own, copy_) for own, copy_ in pairs if own.requires_grad]
 

@@ -37,6 +37,13 @@ def choose_trained(transformer: nn.Module, recipe: PostTraining) -> None:
         parameter.requires_grad_(recipe.trainable == "all" or is_generator(name))
 
 
+def cast_frozen(transformer: nn.Module, dtype: torch.dtype) -> None:
+    """Keep what is not trained in ``dtype``, so that it is there once; the time embedder stays float32."""
+    for name, parameter in transformer.named_parameters():
+        if not parameter.requires_grad and "time_embedder" not in name.split("."):
+            parameter.data = parameter.data.to(dtype)
+
+
 def parameter_groups(module: nn.Module, recipe: PostTraining) -> list[dict]:
     """AdamW's groups of what requires gradients. Vectors are not decayed, nor are action heads, whose rows of other
     domains would fade. ``factor``: how much faster than the rate a group learns."""

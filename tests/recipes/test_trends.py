@@ -76,10 +76,18 @@ def test_the_joint_trend_is_resumed_and_written(small, monkeypatch):
     assert (small / "trends-joint.md").read_text().count("|\n") == 7
 
 
-def test_the_adaptation_trend(small):
+def test_the_adaptation_trend(small, monkeypatch):
+    monkeypatch.setattr(trends, "STEPS", 8)
+    trained = []
+    train_model = trends.train_model
+    monkeypatch.setattr(
+        trends, "train_model", lambda config, sources: trained.append(config) or train_model(config, sources)
+    )
+    monkeypatch.setattr(trends, "POINTS", (0.5,))
     trends.adaptation(small)
     report = json.loads((small / "trends-adaptation.json").read_text())
-    assert set(report["table"]) == {"tiny-libero", "fresh"} and report["steps"] == [1, 2, 4]
+    assert set(report["table"]) == {"tiny-libero", "fresh"} and report["steps"] == [4]
+    assert [(config.fresh, config.steps) for config in trained] == [(False, 4), (True, 4)]
     errors = {arm: rows["error@4"][0] for arm, rows in report["table"].items()}
     assert errors["tiny-libero"] != errors["fresh"]
 

@@ -140,6 +140,12 @@ def test_working_copy_trains_the_original():
     work.hand_over()
     torch.testing.assert_close(module[0].weight.grad, torch.full((4, 3), 2.0))
     assert module[1].weight.grad is None
+    module.requires_grad_(False)
+    module[0].bfloat16()
+    frozen = WorkingCopy(module, torch.bfloat16, keep=("1",))
+    assert frozen.module[0].weight is module[0].weight, "what is never trained is there once"
+    assert frozen.module[1].weight is not module[1].weight and torch.equal(frozen.module[1].weight, module[1].weight)
+    module.float().requires_grad_(True)
     same = WorkingCopy(module, torch.float32)
     assert same.module is module
 

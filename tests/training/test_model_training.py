@@ -17,10 +17,12 @@ from cosmos_robot.backbone.cosmos3.load import load_checkpoint
 from cosmos_robot.backbone.cosmos3.lora import LoraSpec, load_adapter
 from cosmos_robot.contract import Contract
 from cosmos_robot.errors import CheckpointError, DependencyError, InputError, Interrupted
+from cosmos_robot.policies.cosmos3 import Cosmos3Policy
 from cosmos_robot.training.model_config import PostTraining, Stream
 from cosmos_robot.training.model_learner import ModelLearner
 from cosmos_robot.training.model_trainer import train_model
 from cosmos_robot.training.parameters import is_generator, is_head, parameter_groups
+from cosmos_robot.types import Observation
 
 
 @pytest.fixture(scope="module")
@@ -171,15 +173,31 @@ def test_gradients_with_recomputed_layers_are_the_same(whole, root, model):
 
 
 def test_bfloat16_with_float32_weights(whole, root, model):
+    acted = []
+
+    def closed_loop(checkpoint):
+        assert checkpoint.transformer.embed_tokens.weight.dtype == torch.bfloat16
+        episode = dots(1)[0]
+        images = {name: frames[0] for name, frames in episode.images.items()}
+        seen = Observation(images, {"eef_position": episode.state[0].astype(float)}, episode.instruction)
+        acted.append(Cosmos3Policy(checkpoint).act([seen], [0])[0].values)
+        return {}
+
     run = small_run(root, model, out=root / "half", compute="bfloat16")
-    train_model(run, {"dots": [dots()]})
+    train_model(run, {"dots": [dots()]}, closed_loop)
+    assert len(acted) == 1 and acted[0].shape == (4, 4)
+    assert torch.equal(
+        *(load_checkpoint(f).transformer.embed_tokens.weight for f in (run.out / "export", root / "start"))
+    )
     assert {value.dtype for value in state(run.out)["model"].values()} == {torch.float32}
     loss, other = records(whole, "train")[0]["loss"], records(run.out, "train")[0]["loss"]
     assert other == pytest.approx(loss, rel=0.02) and other != loss
 
 
 def test_lora_trains_adapters_and_heads_alone_and_is_exported_merged(root, model):
-    run = small_run(root, model, out=root / "lora", lora=LoraSpec(rank=2), modes={"policy": 1.0}, steps=3)
+    run = small_run(
+        root, model, out=root / "lora", lora=LoraSpec(rank=2), modes={"policy": 1.0}, steps=3, compute="bfloat16"
+    )
     train_model(run, {"dots": [dots()]})
     trained = state(run.out)["model"]
     assert all("lora_" in name or "modules_to_save" in name for name in trained)
