@@ -82,8 +82,8 @@ class PlanGallery(Listener):
         if not self._sections:
             return None
         note = (
-            f"{len(self._sections)} decisions, one of an episode. A future is the moment after a whole chunk, as the "
-            "model imagines it; its values say how likely it thinks success from there."
+            f"{len(self._sections)} of this run's decisions, at most one of an episode. A future is the moment after a "
+            "whole chunk, as the model imagines it; its values say how likely it thinks success from there."
         )
         return write_page(path, "Decisions by search", f"<p>{note}</p>" + "".join(self._sections))
 
@@ -124,7 +124,7 @@ def _decision(drawn: _Drawn, success: bool) -> str:
     )
     return (
         f"<section><h2>{escape(job.env_name)} init {job.init}, decision {drawn.number} {badge}</h2>"
-        f"<p>{escape(drawn.instruction)}: {escape(drawn.plan.why)}</p>{words}"
+        f"<p>{escape(drawn.instruction)}: {escape(drawn.plan.why)} ({escape(drawn.plan.settings)})</p>{words}"
         f'<div class="strip">{figure(drawn.now, "now")}{chosen}{picture}</div>{candidates(drawn.plan, 1)}</section>'
     )
 
