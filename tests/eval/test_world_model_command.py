@@ -41,13 +41,13 @@ def run(capsys, *flags: str) -> dict:
 def test_a_simulator_from_one_command(folder, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     flags = ["--ckpt", str(folder), "--env", "fake/0", "--driver", "random", "--episodes", "2", "--steps", "12"]
-    flags += ["--windows", "2"]
+    flags += ["--windows", "1"]
     content = run(capsys, *flags)
-    assert content["windows"] == 4 and content["episodes"] == 2
+    assert content["windows"] == 2 and content["episodes"] == 2
     assert set(content["overall"]) == {"model", "last", "mean", "untrained"}
     assert content["verdict"]["follows"] is None and "at least 10" in content["verdict"]["sentence"]
     assert {f["name"] for f in content["faults"]} >= {"a future frame leaks in", "commands arrive at another scale"}
-    assert content["inverse"]["windows"] == 4 and content["inverse"]["model"]["rmse"] > 0
+    assert content["inverse"]["windows"] == 2 and content["inverse"]["model"]["rmse"] > 0
     assert content["joint"] is None, "this simulator cannot go back to a moment"
     assert set(content["not_available"]) == {"lpips", "value_calibration", "states", "pairing", "ranking", "joint"}
     beside = tmp_path / "runs" / "world_model"
