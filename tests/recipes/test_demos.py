@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cosmos_robot.actions.rotations import convert
 from cosmos_robot.data.workers import NotDemonstrated
 from cosmos_robot.envs import libero
 from cosmos_robot.envs.experts import Phase
@@ -12,6 +13,8 @@ from cosmos_robot.envs.libero import LIBERO_PANDA, Task, find_task
 from cosmos_robot.envs.libero_demos import CHUNK, DemoJob, LiberoDemonstrator
 from cosmos_robot.envs.libero_layouts import draw_layout
 from cosmos_robot.envs.libero_scene import OBJECT_CLASSES
+from cosmos_robot.envs.training_starts import make as make_start
+from cosmos_robot.errors import InputError
 
 TASK = "libero_object/7"
 
@@ -52,12 +55,55 @@ def test_an_episode_tells_the_target_by_class_and_place(episode):
     assert patch[0] > patch[1] + 20  # the milk carton is the red one
 
 
-def test_demonstrations_never_read_the_official_initial_states(demonstrator, monkeypatch):
+@pytest.fixture
+def no_official_states(monkeypatch):
     def refuse(self: Task):
         raise AssertionError(f"read the evaluation states of {self.name}")
 
     monkeypatch.setattr(libero.Task, "init_states", refuse)
+
+
+def test_demonstrations_never_read_the_official_initial_states(demonstrator, no_official_states):
     demonstrator.start(TASK, np.random.default_rng(5))
+
+
+def test_rollouts_begin_where_their_seed_has_it_and_never_read_the_official_states(no_official_states):
+    """Twice the same beginning, bit by bit, whatever the environment did before; another for another seed."""
+    env = make_start(TASK)
+    try:
+        assert env.init_state_count == 0
+        env.reset(seed=1003)
+        first = np.array(env.sim.data.qpos)
+        for action in np.random.default_rng(12).uniform(-1, 1, (12, 7)):
+            env.step(action)
+        env.reset(seed=1004)
+        other = np.array(env.sim.data.qpos)
+        observation, _ = env.reset(seed=1003)
+        assert np.array_equal(env.sim.data.qpos, first) and np.abs(other - first).max() > 0.01
+        assert observation.time == 0 and env.control_steps == 0 and env.score() == 0
+        recorded = env.published_state()
+        assert np.array_equal(recorded[:2], observation.state["gripper_qpos"])
+        assert np.array_equal(recorded[2:5], env.sim.data.site_xpos[env.arm.eef_site_id])
+        upright = convert(recorded[5:], "quat_xyzw", "rot6d")
+        assert np.allclose(upright, observation.state["eef_rot6d"], atol=1e-9)
+        with pytest.raises(InputError, match="init_state"):
+            env.reset(seed=1003, options={"init_state": 0})
+    finally:
+        env.close()
+
+
+def test_a_suite_without_layouts_begins_as_its_scene_places_things(no_official_states):
+    env = make_start("libero_goal/0")
+    try:
+        places = []
+        for seed in (1000, 1001, 1000):
+            env.reset(seed=seed)
+            places.append(np.array(env.sim.data.qpos))
+        assert np.allclose(places[0], places[2], atol=1e-9) and np.abs(places[1] - places[0]).max() > 0.001
+        with pytest.raises(InputError, match="no initial states"):
+            env.reset(seed=1003, options={"init_state": 0})
+    finally:
+        env.close()
 
 
 @pytest.mark.parametrize("suite", ["libero_object", "libero_object_swap", "libero_object_object", "libero_object_task"])
