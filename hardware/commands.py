@@ -106,6 +106,7 @@ def main_drive(config: Annotated[DriveConfig, tyro.conf.arg(name="")]) -> int:
     """Drive a robot with a policy until time is up, the task ends or Ctrl-C. Exit status 1 if the robot failed or was
     never told anything, 130 after Ctrl-C."""
     console = _console(config.json)
+    _require_file(config.json)
     clock = _clock(config.robot, served=config.policy.startswith(SCHEME))
     attachable = cameras_of(config.robot)
     sources = named_sources(config.cameras, attachable, config.robot)
@@ -122,7 +123,9 @@ def main_drive(config: Annotated[DriveConfig, tyro.conf.arg(name="")]) -> int:
         robot = make_robot(config.robot, Setup(config.host, rate, cameras, clock, config.seed))
         asker, told = fit(source, robot.robot, config.strategy)
         model = source.policy.contract.model
-        execute = config.execute or model.execute
+        execute = model.execute if config.execute is None else config.execute
+        scheduler = Scheduler(robot.robot, config.strategy, execute)
+        settings = LoopSettings(config.instruction, config.answer_timeout, config.seconds, config.seed)
         plan = [
             f"policy: {model.name}, chunks of {model.chunk} rows, {execute} used, {config.strategy}; {source.where}"
         ]
@@ -131,8 +134,6 @@ def main_drive(config: Annotated[DriveConfig, tyro.conf.arg(name="")]) -> int:
             _warm_up(console, source, asker, robot, config.instruction, clock)
             if config.dry_run:
                 return _dry_run(console, asker, robot, config.instruction, config.seed, clock)
-            scheduler = Scheduler(robot.robot, config.strategy, execute)
-            settings = LoopSettings(config.instruction, config.answer_timeout, config.seconds, config.seed)
             notes = {"policy": config.policy, "model": model.name, "strategy": config.strategy}
             return _run(console, _Run(robot, asker, scheduler, settings, clock, config, notes, alive))
 
@@ -140,6 +141,7 @@ def main_drive(config: Annotated[DriveConfig, tyro.conf.arg(name="")]) -> int:
 def main_replay(config: Annotated[ReplayConfig, tyro.conf.arg(name="")]) -> int:
     """Replay a recorded episode. Exit status as of ``drive``; the first fault of the robot ends it."""
     console = _console(config.json)
+    _require_file(config.json)
     clock = _clock(config.robot, served=False)
     attachable = cameras_of(config.robot)
     sources = named_sources(config.cameras, attachable, config.robot)
@@ -316,6 +318,11 @@ def _dry_run(console: Console, asker: Asker, robot: Robot, instruction: str, see
     return 0
 
 
+def _require_file(path: Path | None) -> None:
+    if path is not None and path.is_dir():
+        raise InputError(f"json: {path} is a folder; name a file")
+
+
 def _write(path: Path | None, figures: dict[str, Any]) -> None:
     if path is None:
         return
@@ -323,7 +330,5 @@ def _write(path: Path | None, figures: dict[str, Any]) -> None:
     if path == SCREEN:
         sys.stdout.write(text + "\n")
         return
-    if path.is_dir():
-        raise InputError(f"json: {path} is a folder; name a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text + "\n")

@@ -142,7 +142,10 @@ def _molmospaces(robot: RobotSpec, data: Mapping[str, Any]) -> tuple[dict[str, A
         pool = wrist if "wrist" in camera.name else others
         if pool:
             images[camera.name] = pool.pop(0) if len(pool) > 1 else pool[0]
-    finger = float(_vector("qpos gripper", qpos["gripper"])[0])
+    fingers = _vector("qpos gripper", qpos["gripper"])
+    if fingers.ndim != 1 or not fingers.size:
+        raise InputError(f"qpos gripper: expected the joint of each finger, got {fingers.shape}")
+    finger = float(fingers[0])
     state = {"joint_position": _vector("qpos arm", qpos["arm"])}
     state["gripper_position"] = np.array([np.clip(finger / MOLMOSPACES_CLOSED, 0.0, 1.0)])
     return images, state
@@ -187,9 +190,12 @@ def _newest(key: str, flat: Mapping[str, Any], axes: int) -> Any:
 
 def _vector(name: str, value: Any) -> NDArray[np.float64]:
     try:
-        return np.atleast_1d(np.asarray(value, dtype=np.float64))
-    except (TypeError, ValueError) as error:
+        raw = np.atleast_1d(np.asarray(value))
+    except ValueError as error:  # rows of different lengths
         raise InputError(f"{name}: expected numbers, got {type(value).__name__}") from error
+    if raw.dtype.kind not in "iuf":  # neither text nor truth values nor complex numbers are quietly made numbers
+        raise InputError(f"{name}: expected numbers, got {raw.dtype} {raw.shape}")
+    return raw.astype(np.float64)
 
 
 def _picture(name: str, value: Any) -> Image:

@@ -120,6 +120,30 @@ def test_nothing_is_sent_while_nobody_holds_the_switch(address, tmp_path, capsys
     assert facts["sent"] == 0 and facts["ended"] == "time is up" and set(facts["holds"]) <= {"no chunk yet", "dead-man"}
 
 
+@pytest.mark.parametrize(
+    "words, complaint",
+    [
+        (["--execute", "0"], "execute"),
+        (["--execute", "-2"], "execute"),
+        (["--seconds", "0"], "seconds"),
+        (["--seconds", "nan"], "seconds"),
+        (["--json", "."], "folder"),
+        (["--host", "127.0.0.1"], "host"),
+        (["--cameras", "front=0"], "of its own"),
+        (["--dead-man", "/nowhere/js0"], "js0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_the_robot_is_connected(address, capsys, monkeypatch, words, complaint):
+    from cosmos_robot.hardware.simulated import SimulatedRobot
+
+    def connect(self):
+        raise AssertionError("connected")
+
+    monkeypatch.setattr(SimulatedRobot, "connect", connect)
+    assert main(["drive", *ROBOT, "--policy", address, *words]) == 2
+    assert complaint in capsys.readouterr().err
+
+
 def test_nobody_there_is_told_before_the_robot_is_touched(capsys):
     assert main(["drive", *ROBOT, "--policy", "tcp://127.0.0.1:9", "--answer-timeout", "0.3"]) == 2
     assert "tcp://127.0.0.1:9" in capsys.readouterr().err

@@ -19,6 +19,7 @@ from cosmos_robot.errors import InputError
 from cosmos_robot.serve import wire
 from cosmos_robot.serve.openpi import OpenpiServer, OpenpiSettings
 from cosmos_robot.serve.service import Models, Service
+from cosmos_robot.serve.views import read_observation
 
 RNG = np.random.default_rng(0)
 
@@ -201,6 +202,25 @@ def test_molmospaces_gets_one_row_at_a_time_in_its_own_dialect(droid_server):
                 reply.dialect == "lebedov" and reply.value["arm"].shape == (7,) and reply.value["gripper"] in (0, 255)
             )
     assert len(droid_server.policy.seeds) == 2 and droid_server.policy.observations[0].state["gripper_position"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "part, value",
+    [
+        ("gripper", np.zeros(0)),
+        ("gripper", np.zeros((2, 1))),
+        ("gripper", np.array(["0.5"])),
+        ("arm", np.zeros(7, complex)),
+        ("arm", np.ones(7, bool)),
+        ("arm", [[1.0], [2.0, 3.0]]),
+    ],
+)
+def test_what_is_no_state_is_refused_by_name(part, value):
+    contract = load_contract("cosmos3-nano-droid")
+    qpos = {"arm": np.zeros(7), "gripper": np.zeros(2)} | {part: value}
+    sent = {"wrist_camera": picture(360, 640), "exo_camera_1": picture(360, 640), "qpos": qpos, "task": "pick"}
+    with pytest.raises(InputError, match=part):
+        read_observation(contract, sent, "exact")
 
 
 def test_pictures_of_another_size_are_refused_or_resized_as_the_operator_says(droid_server):
