@@ -256,11 +256,14 @@ def result_path(config: WorldModelConfig) -> Path:
 
 def absences(config: WorldModelConfig, make: ModelsSpec, contract: Contract) -> dict[str, str]:
     """What is not measured, and why."""
+    from cosmos_robot.policies import FAKE_WORLDS
+
     modes = f"its contract's modes are {', '.join(contract.model.modes)}"
     absent = {"lpips": "no package with a trained model for it is a part of this one"}
     if make.inverse_ckpt is None and "inverse_dynamics" not in contract.model.modes:
         absent["inverse"] = f"{modes}; a checkpoint that reads videos can be named with --inverse-ckpt"
-    if not {"wam", "policy"} & set(contract.model.modes):
+    foresees = "wam" if not contract.model.frames else "policy"
+    if foresees not in contract.model.modes or config.ckpt in FAKE_WORLDS:
         absent["joint"] = f"{modes}, none of which imagines a video with its own commands"
     elif config.data is not None:
         absent["joint"] = "a recording cannot run the commands that came with a video; name a simulator with --env"

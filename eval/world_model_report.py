@@ -41,7 +41,7 @@ def print_result(content: Mapping[str, Any], console: Console) -> None:
         table.add_row(METHODS[method], *(_number(scores[name]) for name in MEASURES))
     console.print(table)
     for fault in content["faults"]:
-        word = {True: "FOUND", False: "not found", None: "not tried"}[fault["found"]]
+        word = {True: "FOUND", False: "not found", None: "cannot be said"}[fault["found"]]
         style = "red" if fault["found"] else None
         console.print(f"{fault['name']}: {word}; {fault['evidence']}", style=style, markup=False, highlight=False)
     for name in VERDICTS:
@@ -116,7 +116,7 @@ def _faults(faults: Sequence[Mapping[str, Any]]) -> str:
     marks = {
         True: '<span class="bad">found</span>',
         False: '<span class="good">not found</span>',
-        None: "not tried",
+        None: "cannot be said",
     }
     rows = "".join(
         f"<tr><td>{escape(f['name'])}</td><td>{marks[f['found']]}</td><td>{escape(f['evidence'])}</td></tr>"

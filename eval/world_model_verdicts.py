@@ -57,7 +57,8 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that is wrong, or not. found: None where it could not be looked for. evidence: figures, in words."""
+    """Something that is wrong, or not. found: None where it could not be looked for, or where it shows on most windows
+    but they are so few that it may be chance. evidence: figures, in words."""
 
     name: str
     found: bool | None
@@ -211,7 +212,7 @@ def _scale(records: Sequence[Record]) -> Fault:
         f"motions times {factor} are predicted better than as commanded, and than no motion, on {rate.successes} of "
         f"{rate.episodes} windows ({rate.low:.2f} to {rate.high:.2f})"
     )
-    return Fault(name, rate.low > 0.5, words)
+    return Fault(name, _mostly(rate), words)
 
 
 def _exchanged(records: Sequence[Record]) -> Fault:
@@ -233,7 +234,7 @@ def _exchanged(records: Sequence[Record]) -> Fault:
         f"{order}: predicted better, and better than the last frame, on {rate.successes} of {rate.episodes} windows "
         f"({rate.low:.2f} to {rate.high:.2f})"
     )
-    return Fault(name, rate.low > 0.5, words)
+    return Fault(name, _mostly(rate), words)
 
 
 def _mixed(records: Sequence[Record]) -> Fault:
@@ -249,12 +250,17 @@ def _mixed(records: Sequence[Record]) -> Fault:
     return _by_share(name, flags, "the prediction for one camera shows what another saw, and the other way round,")
 
 
+def _mostly(rate: Rate) -> bool | None:
+    """Whether something shows on most windows, None where they are too few to tell."""
+    return True if rate.low > 0.5 else None if rate.rate > 0.5 else False
+
+
 def _by_share(name: str, flags: Sequence[bool], what: str) -> Fault:
     if not flags:
         return Fault(name, None, "no window to look at")
     rate = wilson(sum(flags), len(flags))
     words = f"{what} on {rate.successes} of {rate.episodes} windows ({rate.low:.2f} to {rate.high:.2f})"
-    return Fault(name, rate.low > 0.5, words)
+    return Fault(name, _mostly(rate), words)
 
 
 def pairing(records: Sequence[Record]) -> dict[str, Any] | None:
