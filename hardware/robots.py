@@ -48,15 +48,14 @@ def make_robot(name: str, setup: Setup | None = None) -> Robot:
     what a robot needs.
     """
     setup = setup or Setup()
-    if name.startswith(SIMULATED):
-        return _environment(name.removeprefix(SIMULATED), setup)
-    if name not in _MAKERS:
+    simulated = name.startswith(SIMULATED)
+    if not simulated and name not in _MAKERS:
         raise UnknownNameError("robot", name, robot_kinds())
     if name in _AT_AN_ADDRESS and not setup.host:
         raise InputError(f"robot {name!r} needs host: the address of its controller, for instance 172.16.0.2")
     if name not in _AT_AN_ADDRESS and setup.host:
         raise InputError(f"robot {name!r} takes no host; it has no controller at an address")
-    return _MAKERS[name](setup)
+    return _environment(name.removeprefix(SIMULATED), setup) if simulated else _MAKERS[name](setup)
 
 
 def _franka(setup: Setup) -> Robot:
