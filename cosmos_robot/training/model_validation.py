@@ -53,7 +53,8 @@ class ModelValidation:
             drawn = root(_sample, stream, batch, text, [_noise_seed(draw) for draw in draws])
             for name, errors in _errors(stream, draws, batch, drawn).items():
                 found[name].append(errors)
-        return {name: float(np.concatenate(parts).mean()) for name, parts in found.items()}
+        joined = {name: np.concatenate(parts) for name, parts in found.items()}
+        return {name: float(values.mean()) for name, values in joined.items() if values.size}
 
 
 def _held_out(stream: StreamSamples, mode: PlanMode, count: int) -> list[Draw]:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from cosmos_robot.backbone.cosmos3.layout import PlanMode
 from cosmos_robot.errors import InputError
 
-_GOLDEN = (sqrt(5) - 1) / 2
+_GOLDEN, _ROOT = (sqrt(5) - 1) / 2, sqrt(2) - 1
+"""Steps of two sequences that spread evenly, each by itself and both together (Kronecker)."""
 
 
 class EpisodeOrder:
@@ -92,11 +93,12 @@ class StreamOrder:
         self._offset = float(np.random.default_rng((seed, index)).random())
 
     def draw(self, number: int) -> Draw:
-        """Half of the samples are shown their whole history, the others a part of it, evenly (cosmos-framework,
-        droid_lerobot_dataset.py)."""
+        """Modes are spread as evenly as levels, so that a batch has nearly the same number of each, and few shapes of
+        tensors occur. Half of the samples are shown their whole history, the others a part of it, evenly
+        (cosmos-framework, droid_lerobot_dataset.py)."""
         random = np.random.default_rng((self._seed, self.index, number))
-        chance, dropped, whole, part = random.random(4)
-        level = self._offset + number * _GOLDEN
+        dropped, whole, part = random.random(3)
+        level, chance = self._offset + number * _GOLDEN, (self._offset + number * _ROOT) % 1
         return Draw(
             self.index,
             number,

@@ -106,7 +106,7 @@ def test_without_looking_ahead_packs_are_emptier():
     for ahead in (0, 8):
         order = step_order(Packing(0, 100, ahead), tokens=cost, weights=(1.0,))
         fill.append(np.mean([sum(map(cost, order.step(n)[0])) for n in range(100)]))
-    assert fill[0] < fill[1] - 5
+    assert fill[0] < fill[1] - 1
 
 
 def test_a_sample_above_the_budget_is_named():
