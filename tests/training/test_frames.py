@@ -184,7 +184,9 @@ def test_it_begins_with_the_pretrained_weights(config: FrameTraining, sources, t
     still = replace(config, out=tmp_path / "still", patch=1, lr=1e-30, steps=1)
     exported = load_checkpoint(train_frames(still, sources=sources), dtype=torch.float32).transformer.state_dict()
     begun = load_checkpoint(config.start, dtype=torch.float32).transformer.state_dict()
-    assert set(begun) == set(exported) and all(torch.equal(begun[name], exported[name]) for name in begun)
+    assert set(begun) == set(exported)
+    moved = {name: float((begun[name] - exported[name]).abs().max()) for name in begun}
+    assert {name: by for name, by in moved.items() if by > 1e-20} == {}
 
 
 def test_a_larger_patch_keeps_every_other_weight(config: FrameTraining) -> None:
@@ -221,10 +223,11 @@ def test_a_run_comes_out_as_policy_world_and_value(config: FrameTraining, source
 
 
 def test_it_learns(config: FrameTraining, sources) -> None:
-    learner = learner_of(replace(config, batch=16), sources)
-    first = [learner.train_step(0, step, 3e-3)["policy action"] for step in range(4)]
-    later = [learner.train_step(0, step, 3e-3)["policy action"] for step in range(4, 60)][-4:]
-    assert np.mean(later) < 0.75 * np.mean(first)
+    learner = learner_of(replace(config, batch=16, vector_weight=4.0), sources)
+    losses = [learner.train_step(0, step, 3e-3) for step in range(60)]
+    for name, share in {"policy value": 0.8, "world_model value": 0.85, "vector": 0.9}.items():
+        first, last = (np.mean([step[name] for step in part]) for part in (losses[:4], losses[-8:]))
+        assert last < share * first, name
 
 
 def test_a_run_goes_on_bit_for_bit(config: FrameTraining, sources) -> None:
@@ -243,7 +246,7 @@ def test_a_run_goes_on_bit_for_bit(config: FrameTraining, sources) -> None:
 
 
 def test_what_cannot_be_trained_is_refused(framed: Contract, config: FrameTraining) -> None:
-    for changes, why in (({"frame_encoding": "video"}, "stills"), ({"frames": ()}, "empty")):
+    for changes, why in (({"frame_encoding": "video"}, "stills"), ({"frames": ()}, "no frame holds the action")):
         model = framed.model.model_copy(update=changes)
         with pytest.raises(ContractError, match=why):
             replace(config, contract=Contract(robot=framed.robot, model=model))
