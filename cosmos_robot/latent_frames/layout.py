@@ -113,9 +113,13 @@ class FrameLayout:
 
 def layout_of(contract: Contract) -> FrameLayout:
     """The layout of a contract, checked against its robot and canvas. Raises ContractError naming the field."""
-    model, layout = contract.model, FrameLayout(contract.model.frames)
+    model = contract.model
     if not model.frames:
-        raise ContractError(f"model.frames of {model.name!r} is empty: it says nothing of latent frames")
+        raise ContractError(
+            f"model.frames of {model.name!r} is empty; a world model with values and a search need a checkpoint with "
+            "latent frames, such as Cosmos Policy's"
+        )
+    layout = FrameLayout(model.frames)
     placed = {WHOLE_CANVAS} if WHOLE_CANVAS in layout else {p.camera for p in model.canvas.placements}
     strange = [camera for camera in layout.cameras if camera not in placed]
     if strange:

@@ -246,7 +246,7 @@ def test_a_run_goes_on_bit_for_bit(config: FrameTraining, sources) -> None:
 
 
 def test_what_cannot_be_trained_is_refused(framed: Contract, config: FrameTraining) -> None:
-    for changes, why in (({"frame_encoding": "video"}, "stills"), ({"frames": ()}, "no frame holds the action")):
+    for changes, why in (({"frame_encoding": "video"}, "stills"), ({"frames": ()}, "empty")):
         model = framed.model.model_copy(update=changes)
         with pytest.raises(ContractError, match=why):
             replace(config, contract=Contract(robot=framed.robot, model=model))
