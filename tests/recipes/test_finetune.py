@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -203,6 +204,8 @@ def test_from_recordings_to_a_server(project: Path, tmp_path: Path, capsys, monk
     assert all(f"{stage}:" in told for stage in AFTER)
     for words in ("memory in all", "time: ", "replay: none", "repeat the state", "the same question in this process"):
         assert words in told
+    (found,) = (tmp_path / "plan").glob("done.json")
+    assert json.loads(found.read_text())["facts"]["seconds_per_step"] > 0
     made = tmp_path / "export" / "pusht"
     assert Contract.load(made).model.name == "pusht" and Contract.load(made).robot == PUSHT
     weights = (made / "transformer" / "diffusion_pytorch_model.safetensors").stat()

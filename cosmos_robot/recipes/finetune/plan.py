@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ from cosmos_robot.errors import CheckpointError
 from cosmos_robot.images import model_size
 from cosmos_robot.recipes.finetune.description import Description, TrainingSpec
 from cosmos_robot.recipes.finetune.stages import Run, Say
+from cosmos_robot.training.session import LOG_FILE
 
 FLOAT32, HALF = 4, 2
 KEPT_PER_LAYER: Final = 16
@@ -26,7 +27,8 @@ KEPT_PER_LAYER: Final = 16
 attention, query, key, value and its output (6), and of the feed-forward part two of three times the width (10). A rule
 of thumb; the probe measures."""
 PROBE_LIMIT: Final = 100_000_000
-"""Parameters up to which two steps are tried."""
+"""Parameters up to which steps are tried."""
+PROBE_STEPS: Final = 6
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Memory:
 
 
 def plan(run: Run, probe: bool, say: Say) -> dict[str, Any]:
-    """What training will take. With ``probe``, two steps of a small model are made and timed."""
+    """What training will take. With ``probe``, a few steps of a small model are made and timed."""
 
     def work(folder: Path, tell: Say) -> dict[str, Any]:
         description, contract = run.description(), run.contract()
@@ -136,21 +138,19 @@ def recipe_of(training: TrainingSpec):
 
 
 def _probed(run: Run, description: Description, contract: Contract, folder: Path) -> float:
-    """Seconds of a step, from runs of two and of six steps on the first training episode."""
+    """Seconds of a step: the mean of a few on the first training episode, loading and writing left out."""
     from cosmos_robot.recipes.finetune.learn import train_on
 
-    seconds = []
-    for steps in (2, 6):
-        began = time.monotonic()
-        train_on(run, description, contract, folder / f"probe{steps}", steps=steps, only=0, validate=False)
-        seconds.append(time.monotonic() - began)
-        shutil.rmtree(folder / f"probe{steps}")
-    return max(seconds[1] - seconds[0], 0.0) / 4
+    probe = folder / "probe"
+    train_on(run, description, contract, probe, steps=PROBE_STEPS, only=0, validate=False)
+    last = json.loads((probe / LOG_FILE).read_text().splitlines()[-1])
+    shutil.rmtree(probe)
+    return last["cycle_seconds"] / last["step"]
 
 
 def _time_line(seconds: float | None, training: TrainingSpec, probe: bool) -> str:
     if seconds is None:
-        why = "the probe was switched off" if not probe else "the model is too large to try two steps"
+        why = "the probe was switched off" if not probe else "the model is too large to try"
         return f"time: unknown ({why})"
     return f"time: {seconds:.2f} s a step here and now, {seconds * training.steps / 60:.0f} minutes for all"
 
