@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cosmos_robot.errors import InputError
 from cosmos_robot.eval.protocol import EvalProtocol, Job, faults, protocol_differences
+from cosmos_robot.eval.run_log import RunLog
 from cosmos_robot.eval.statistics import bootstrap_mean, wilson
-from cosmos_robot.ownership import own
 
 
 class EpisodeRecord(BaseModel):
@@ -76,58 +76,28 @@ class RunHeader(BaseModel):
 LOG_BEGINS = b'{"policy"'
 
 
-class EpisodeLog:
-    """A JSONL file: the header, then one line per finished episode, each flushed to disk when it ends.
+class EpisodeLog(RunLog):
+    """One line per finished episode, after the header."""
 
-    A last line cut short by a killed process is dropped when the log is opened again.
-    """
+    begins, kind, holds = LOG_BEGINS, "not an episode log", "episodes"
 
     def __init__(self, path: Path, header: RunHeader, *, fresh: bool = False):
-        """Open or continue ``path``. Raises InputError naming the differences if it holds another run, CheckpointError
-        while another evaluation writes to it; a file that is no log is left alone even if ``fresh``."""
-        self.path = Path(path)
+        """As ``RunLog``."""
         self.header = header
         self.finished: dict[tuple[int, int], EpisodeRecord] = {}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._require_log()
-        self._file = self.path.open("a")
-        try:
-            own(self._file, f"evaluating into {path}")
-            if fresh or not self._read():
-                self._file.truncate(0)
-                self._file.write(header.model_dump_json() + "\n")
-                self._file.flush()
-        except BaseException:
-            self._file.close()
-            raise
+        super().__init__(path, header.model_dump_json(), fresh=fresh)
 
     def append(self, record: EpisodeRecord) -> None:
         """Keep one finished episode."""
-        self._file.write(record.model_dump_json() + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self._keep(record.model_dump_json())
         self.finished[record.key] = record
-
-    def close(self) -> None:
-        """Close the file; calling it again does nothing."""
-        self._file.close()
 
     def close_after_stop(self) -> None:
         """Close the file and read anew what is in it: Ctrl-C may have come in the middle of ``append``."""
         self._file.close()
         self._read()
 
-    def _require_log(self) -> None:
-        begins = self.path.read_bytes()[: len(LOG_BEGINS)] if self.path.exists() else b""
-        if not LOG_BEGINS.startswith(begins):
-            raise InputError(f"{self.path} is in the way and not an episode log; write to another --json, or move it")
-
-    def _read(self) -> bool:
-        """Take over what is there; False if not even the header is whole."""
-        data = self.path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        if not whole:
-            return False
+    def _take(self, whole: bytes) -> list[str]:
         try:
             lines = whole.decode().splitlines()
             found = RunHeader.model_validate_json(lines[0])
@@ -139,16 +109,9 @@ class EpisodeLog:
                 "write to another --json, or pass --fresh to discard it"
             ) from error
         differences = found.differences(self.header)
-        if differences:
-            raise InputError(
-                f"{self.path} holds episodes of another run:"
-                + "".join(f"\n  - {d}" for d in differences)
-                + "\nwrite to another --json, or pass --fresh to discard them"
-            )
-        if len(whole) < len(data):
-            os.truncate(self.path, len(whole))
-        self.finished = {r.key: r for r in records}
-        return True
+        if not differences:
+            self.finished = {r.key: r for r in records}
+        return differences
 
 
 def log_path(result: Path) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtrit
 
 from cosmos_robot.errors import InputError
 
@@ -129,6 +129,17 @@ def _phi(a: int, b: int, c: int, d: int) -> float:
     if product > 0:
         product = max(product - (a + b + c + d) / 2, 0.0)
     return product / math.sqrt(margins)
+
+
+def student_mean(values: Sequence[float]) -> tuple[float, float, float] | None:
+    """Mean and its 95 % interval by Student's t over seeds; no width with one value, None with none."""
+    if not values:
+        return None
+    mean = float(np.mean(values))
+    if len(values) == 1:
+        return mean, mean, mean
+    half = float(stdtrit(len(values) - 1, 0.975) * np.std(values, ddof=1) / np.sqrt(len(values)))
+    return mean, mean - half, mean + half
 
 
 def _z(confidence: float) -> float:

@@ -1,7 +1,12 @@
 """Settings of every test: no network, a Ctrl-C that works, and where recorded cases lie."""
 
+import importlib.util
 import os
 import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import settings
@@ -19,3 +24,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden-dir", help="folder of recorded cases, in the schema of tests/golden/data")
+
+
+@pytest.fixture(scope="session")
+def load_beside() -> Callable[[Path, str], ModuleType]:
+    """A module that lies in a test folder, under its own name."""
+
+    def load(folder: Path, name: str) -> ModuleType:
+        spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load

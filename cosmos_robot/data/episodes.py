@@ -50,6 +50,11 @@ class EpisodeInfo:
             raise InputError(f"episode score: got {self.score}, expected a share of the task from 0 to 1")
         object.__setattr__(self, "noise_seeds", tuple(self.noise_seeds))
 
+    @property
+    def done(self) -> float:
+        """How much of the task was done at the end, 0 to 1: the score, or where it was not asked, the success."""
+        return float(self.success) if self.score is None else self.score
+
 
 @dataclass(frozen=True, eq=False)
 class Episode:

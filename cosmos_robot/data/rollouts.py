@@ -118,7 +118,7 @@ def rollout_of(episode: Episode) -> Rollout:
         episode.actions[:-1],
         episode.valid[:-1],
         info.success,
-        float(info.success) if info.score is None else info.score,
+        info.done,
         info.suite,
         info.task,
         info.seed,

@@ -157,15 +157,13 @@ def trend(
 
 def _difference(found: dict[str, dict[str, list[float]]]) -> dict[str, float | list[float]]:
     """Joint minus action-only, paired by seed."""
-    import numpy as np
-    from scipy.stats import t
+    from cosmos_robot.eval.statistics import student_mean
 
-    gaps = np.subtract(found["joint"]["action_mae"], found["action_only"]["action_mae"])
-    half = float(t.ppf(0.975, len(gaps) - 1) * gaps.std(ddof=1) / math.sqrt(len(gaps)))
-    return {
-        "joint_minus_action_only": float(gaps.mean()),
-        "ci95": [float(gaps.mean()) - half, float(gaps.mean()) + half],
-    }
+    pairs = zip(found["joint"]["action_mae"], found["action_only"]["action_mae"], strict=True)
+    found_gap = student_mean([joint - alone for joint, alone in pairs])
+    assert found_gap is not None
+    mean, low, high = found_gap
+    return {"joint_minus_action_only": mean, "ci95": [low, high]}
 
 
 def _last_validation(folder: Path) -> dict[str, float]:

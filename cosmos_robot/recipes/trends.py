@@ -19,7 +19,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from scipy.stats import t as student
 
 from cosmos_robot.backbone.cosmos3.layout import PlanMode
 from cosmos_robot.backbone.cosmos3.load import Checkpoint, load_checkpoint
@@ -30,6 +29,7 @@ from cosmos_robot.data.episodes import Episode
 from cosmos_robot.envs.pusht import PUSHT, STEP_BUDGET, PushTEnv
 from cosmos_robot.envs.pusht_demos import DEMONSTRATOR, STRIDE, pusht_jobs
 from cosmos_robot.errors import InputError
+from cosmos_robot.eval.statistics import student_mean
 from cosmos_robot.images import compose_canvas
 from cosmos_robot.policies.cosmos3 import Cosmos3InverseModel, Cosmos3Policy, Cosmos3WorldModel
 from cosmos_robot.policies.cosmos3_model import Cosmos3Model
@@ -69,7 +69,7 @@ def joint(
             run = out / f"{arm}-{seed}"
             results[arm].append(_once(run, lambda a=(run, modes, count, seed): _measured(a, out, demos, scale)))
     results["control"] = [_once(out / "control", lambda: controls(demos, _episodes(scale)))]
-    table = {arm: {name: interval([r[name] for r in found if name in r]) for name in MEASURES}
+    table = {arm: {name: student_mean([r[name] for r in found if name in r]) for name in MEASURES}
              for arm, found in results.items()}  # fmt: skip
     report = {
         "trend": "joint",
@@ -97,10 +97,12 @@ def adaptation(
             run = out / f"adapt-{arm}-{seed}"
             found.append(_once(run, lambda a=(run, arm, seed): _curve(*a, out, demos, points, scale)))
     control = _once(out / "control", lambda: controls(demos, _episodes(scale)))
-    table = {arm: {name: interval([r[name] for r in found]) for name in found[0]} for arm, found in results.items()}
+    table = {arm: {name: student_mean([r[name] for r in found]) for name in found[0]} for arm, found in results.items()}
     report = {"trend": "adaptation", "steps": points, "seeds": SEEDS, "scale": scale, "runs": results, "table": table,
               "control": control}  # fmt: skip
-    _write(out / "trends-adaptation", report, _rows(table | {"control": {"coverage": interval([control["coverage"]])}}))
+    _write(
+        out / "trends-adaptation", report, _rows(table | {"control": {"coverage": student_mean([control["coverage"]])}})
+    )
 
 
 def record(out: Path, workers: int, scale: float) -> Path:
@@ -233,17 +235,6 @@ def psnr(predicted: Sequence[NDArray], true: Sequence[NDArray]) -> float:
 def error(predicted: Sequence[NDArray], true: Sequence[NDArray]) -> float:
     """Mean distance of commands, px."""
     return float(np.mean([np.linalg.norm(p - t, axis=1).mean() for p, t in zip(predicted, true, strict=True)]))
-
-
-def interval(values: Sequence[float]) -> tuple[float, float, float] | None:
-    """Mean and its 95 % interval by Student's t over seeds; no width with one value, None with none."""
-    if not values:
-        return None
-    mean = float(np.mean(values))
-    if len(values) == 1:
-        return mean, mean, mean
-    half = float(student.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
-    return mean, mean - half, mean + half
 
 
 def _measured(arm: tuple, out: Path, demos: Path, scale: float) -> dict[str, float]:

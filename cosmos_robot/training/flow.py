@@ -64,14 +64,19 @@ class FlowLoss:
     hidden: Tensor | None
 
 
-def draw_noise(batch: FlowBatch, plan: TokenPlan, shift: float, generator: torch.Generator) -> FlowNoise:
-    """One sigma per sample, uniform then shifted, and standard normal noise. Sigmas are stratified over the batch (one
-    in each of B equal slices, in random order): still uniform for every sample, with less noise in the loss."""
-    count = len(batch.actions)
+def stratified_levels(count: int, shift: float, generator: torch.Generator) -> Tensor:
+    """Sigmas (B,), uniform then shifted, one in each of B equal slices in random order: still uniform for every sample,
+    with less noise in the loss."""
     u = (torch.randperm(count, generator=generator) + torch.rand(count, generator=generator)) / count
+    return shifted(u, shift)
+
+
+def draw_noise(batch: FlowBatch, plan: TokenPlan, shift: float, generator: torch.Generator) -> FlowNoise:
+    """One sigma per sample, as ``stratified_levels``, and standard normal noise."""
+    sigma = stratified_levels(len(batch.actions), shift, generator)
     action = torch.randn(batch.actions.shape, generator=generator) if plan.noisy_rows else None
     video = torch.randn(batch.latents.shape, generator=generator) if plan.noisy_frames else None
-    return FlowNoise(shifted(u, shift), action, video)
+    return FlowNoise(sigma, action, video)
 
 
 def flow_loss(

@@ -17,14 +17,15 @@ from cosmos_robot.contract import WHOLE_CANVAS
 from cosmos_robot.latent_frames.layout import ACTION, STATE, SampleKind
 from cosmos_robot.latent_frames.volumes import averaged
 from cosmos_robot.training.cache import placement_cells
+from cosmos_robot.training.flow import stratified_levels
 from cosmos_robot.training.frame_batches import FrameBatch, FrameBatches
 from cosmos_robot.training.frame_config import FrameTraining
 from cosmos_robot.training.frame_rows import DEMO, FAILURE, SUCCESS
 from cosmos_robot.training.frame_validation import FrameValidation
 from cosmos_robot.training.grounding import GroundingHeads, Places, offset_loss, pointing_loss
 from cosmos_robot.training.mixing import SOURCES, epoch_mix
-from cosmos_robot.training.objective import TIMESTEPS, noised, shifted
-from cosmos_robot.training.optimise import Average, WorkingCopy, adamw
+from cosmos_robot.training.objective import TIMESTEPS, noised
+from cosmos_robot.training.optimise import Average, WorkingCopy, adamw, load_training_state, training_state
 from cosmos_robot.training.optimise import step as optimiser_step
 
 KEEP_FLOAT32 = ("time_embedder",)
@@ -66,18 +67,10 @@ class FrameLearner:
         return self._validation(self.average.module["transformer"])
 
     def state(self) -> dict:
-        return {
-            "model": self.model.state_dict(),
-            "average": self.average.module.state_dict(),
-            "average_updates": self.average.updates,
-            "optimizer": self._optimizer.state_dict(),
-        }
+        return training_state(self.model, self.average, self._optimizer)
 
     def load(self, state: dict) -> None:
-        self.model.load_state_dict(state["model"])
-        self.average.module.load_state_dict(state["average"])
-        self.average.updates = state["average_updates"]
-        self._optimizer.load_state_dict(state["optimizer"])
+        load_training_state(state, self.model, self.average, self._optimizer)
 
     def _draw(self, step: int, generator: torch.Generator) -> dict[SampleKind, NDArray[np.int64]]:
         """The rows of this step by kind: the next places of the epoch, which is shuffled anew each time round;
@@ -148,11 +141,10 @@ def frame_errors(
     generator: torch.Generator,
     hidden_at: int | None = None,
 ) -> FrameErrors:
-    """Errors of one noised batch. One sigma per sample, stratified over the batch, uniform then shifted, as in
-    ``flow.draw_noise``."""
+    """Errors of one noised batch, with one sigma per sample (``flow.stratified_levels``)."""
     truth, count, model = batch.clean_latents, len(batch.clean_latents), batches.contract.model
-    u = (torch.randperm(count, generator=generator) + torch.rand(count, generator=generator)) / count
-    sigma, noise = shifted(u, model.sampler.shift), torch.randn(truth.shape, generator=generator)
+    sigma = stratified_levels(count, model.sampler.shift, generator)
+    noise = torch.randn(truth.shape, generator=generator)
     noisy = torch.tensor([[float(not clean) for clean in batch.plan.clean_frames]])
     found = velocity(
         transformer, batch.plan, encode_text(transformer, batch.prompts), batch.text_index,

@@ -17,7 +17,7 @@ from cosmos_robot.contract import Contract
 from cosmos_robot.data.returns import value_targets
 from cosmos_robot.errors import InputError
 from cosmos_robot.training.cache import FrameCache
-from cosmos_robot.training.rows import hand_offsets, pointed
+from cosmos_robot.training.rows import gathered, hand_offsets, pointed
 
 DEMO, SUCCESS, FAILURE = range(3)
 """Sources of a row, in the order of ``mixing.SOURCES``."""
@@ -64,13 +64,7 @@ class FrameRows:
 
     def latents(self, moments: NDArray[np.int64]) -> NDArray[np.float16]:
         """(B, C, h, w) of moments by their numbers."""
-        starts = np.cumsum([0, *map(len, self._latents)])
-        part = np.searchsorted(starts, moments, side="right") - 1
-        out = np.empty((len(moments), *self._latents[0].shape[1:]), np.float16)
-        for index in np.unique(part):
-            mine = part == index
-            out[mine] = self._latents[index][moments[mine] - starts[index]]
-        return out
+        return gathered(self._latents, moments)
 
     def training(self, source: int) -> NDArray[np.int64]:
         """The rows of ``source`` that are not held out."""

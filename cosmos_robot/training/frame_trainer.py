@@ -13,7 +13,6 @@ from cosmos_robot.backbone.cosmos3.load import Checkpoint, load_checkpoint, save
 from cosmos_robot.backbone.cosmos3.patches import with_patch
 from cosmos_robot.backbone.cosmos3.text import prompt_tokens
 from cosmos_robot.contract import CanvasSpec, Contract
-from cosmos_robot.data.episodes import EpisodeInfo
 from cosmos_robot.data.rollouts import RolloutStore
 from cosmos_robot.data.store import EpisodeStore
 from cosmos_robot.ownership import owned
@@ -81,10 +80,12 @@ def _sources(
 ) -> list[FrameSource]:
     """A dataset as it is, and its variants."""
     cache = frame_cache(StoredEpisodes(folder, contract), contract, config.cache, config.progress, ends=rollouts)
-    stride, outcomes = EpisodeStore(folder).stride, None
+    outcomes: tuple[float, ...] | None = None
     if rollouts:
         store = RolloutStore(folder)
-        stride, outcomes = store.execute, tuple(_score(info) for info in store.infos)
+        stride, outcomes = store.execute, tuple(info.done for info in store.infos)
+    else:
+        stride = EpisodeStore(folder).stride
     found = [FrameSource(cache, latent_cache(cache, start.vae, config.progress), stride, outcomes)]
     for variant in range(config.augmentation.variants):
         name = f"-variant{config.seed}.{variant}"
@@ -106,10 +107,6 @@ def _variant(cache: FrameCache, canvas: CanvasSpec, seed: tuple[int, int]) -> Al
         return out
 
     return alter
-
-
-def _score(info: EpisodeInfo) -> float:
-    return float(info.success) if info.score is None else info.score
 
 
 def _begun(config: FrameTraining, start: Checkpoint) -> Contract:

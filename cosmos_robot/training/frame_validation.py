@@ -45,6 +45,8 @@ class FrameValidation:
             raise InputError("frame training: no episode is held out for validation; record more than one")
         order = np.random.default_rng(0).permutation(held_out)
         self._rows = np.sort(order[:ROWS])
+        self._codec, shown = Codec(batches.contract), rows.training(DEMO)
+        self._mean_command = self._codec.decode_actions(rows.actions[shown])[rows.valid[shown]].mean(0)
 
     @torch.inference_mode()
     def __call__(self, transformer: Cosmos3OmniTransformer) -> Mapping[str, float]:
@@ -63,25 +65,22 @@ class FrameValidation:
 
     def _chunk(self, transformer: Cosmos3OmniTransformer, kind: SampleKind, index: NDArray[np.int64]) -> Tensor:
         model, batch = self.batches.contract.model, self.batches.batch(kind, index)
-        width = self.batches.contract.robot.action_width
         noise = draw_noise(
             batch.plan, batch.given.shape[1], transformer.config.action_dim, 1, [int(i) for i in index],
             model.sampler.noise,
         )  # fmt: skip
-        given = Given(batch.text_index.tolist(), batch.given, None, int(model.domain_id or 0), min(1, width))
+        given = Given(batch.text_index.tolist(), batch.given, None, int(model.domain_id or 0), 1)
         texts = encode_text(transformer, batch.prompts)
         found = sample(transformer, batch.plan, texts, given, model.sampler, noise).video
         assert found is not None
         return found
 
     def _actions(self, found: Tensor) -> Mapping[str, float]:
-        rows, contract = self.batches.rows, self.batches.contract
-        codec, shape = Codec(contract), rows.actions.shape[1:]
-        sampled = codec.decode_actions(action_rows(found, self.batches.layout, *shape).double().numpy())
-        truth, valid = codec.decode_actions(rows.actions[self._rows]), rows.valid[self._rows]
-        moving = [i for i in range(shape[1]) if i not in _gripper_columns(contract)]
-        every = codec.decode_actions(rows.actions[rows.training(DEMO)])[rows.valid[rows.training(DEMO)]]
-        errors = {"action_mae": sampled - truth, "action_mean": every.mean(0) - truth}
+        rows, shape = self.batches.rows, self.batches.rows.actions.shape[1:]
+        sampled = self._codec.decode_actions(action_rows(found, self.batches.layout, *shape).double().numpy())
+        truth, valid = self._codec.decode_actions(rows.actions[self._rows]), rows.valid[self._rows]
+        moving = [i for i in range(shape[1]) if i not in _gripper_columns(self.batches.contract)]
+        errors = {"action_mae": sampled - truth, "action_mean": self._mean_command - truth}
         return {name: float(np.abs(error)[valid][:, moving].mean()) for name, error in errors.items()}
 
     def _future(self, found: Tensor) -> Mapping[str, float]:

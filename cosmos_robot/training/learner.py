@@ -17,7 +17,7 @@ from cosmos_robot.training.cache import placement_cells
 from cosmos_robot.training.config import PolicyTraining
 from cosmos_robot.training.flow import draw_noise, flow_loss
 from cosmos_robot.training.grounding import GroundingHeads, offset_loss, pointing_loss
-from cosmos_robot.training.optimise import Average, WorkingCopy, adamw
+from cosmos_robot.training.optimise import Average, WorkingCopy, adamw, load_training_state, training_state
 from cosmos_robot.training.optimise import step as optimiser_step
 from cosmos_robot.training.validation import Validation
 
@@ -85,18 +85,10 @@ class PolicyLearner:
             model["heads"].load_state_dict(heads)
 
     def state(self) -> dict:
-        return {
-            "model": self.model.state_dict(),
-            "average": self.average.module.state_dict(),
-            "average_updates": self.average.updates,
-            "optimizer": self._optimizer.state_dict(),
-        }
+        return training_state(self.model, self.average, self._optimizer)
 
     def load(self, state: dict) -> None:
-        self.model.load_state_dict(state["model"])
-        self.average.module.load_state_dict(state["average"])
-        self.average.updates = state["average_updates"]
-        self._optimizer.load_state_dict(state["optimizer"])
+        load_training_state(state, self.model, self.average, self._optimizer)
 
 
 def _row_weights(contract: Contract, tail: float) -> list[float]:

@@ -138,3 +138,21 @@ def step(optimizer: torch.optim.Optimizer, rate: float, clip: float) -> float:
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+
+
+def training_state(model: nn.Module, average: Average, optimizer: torch.optim.Optimizer) -> dict:
+    """What ``load_training_state`` goes on from: weights, their average and the optimiser."""
+    return {
+        "model": model.state_dict(),
+        "average": average.module.state_dict(),
+        "average_updates": average.updates,
+        "optimizer": optimizer.state_dict(),
+    }
+
+
+def load_training_state(state: dict, model: nn.Module, average: Average, optimizer: torch.optim.Optimizer) -> None:
+    """Go on from ``training_state``."""
+    model.load_state_dict(state["model"])
+    average.module.load_state_dict(state["average"])
+    average.updates = state["average_updates"]
+    optimizer.load_state_dict(state["optimizer"])

@@ -44,7 +44,6 @@ class TrainingRows:
     seen: NDArray[np.bool_]
     offset: NDArray[np.float32]
     _latents: tuple[NDArray[np.float16], ...]
-    _starts: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.state)
@@ -52,11 +51,7 @@ class TrainingRows:
     def latents(self, rows: NDArray[np.int64], frames: int = 1) -> NDArray[np.float16]:
         """(B, C, frames, h, w): each row and the ones that follow it in its episode (the last one repeats)."""
         wanted = self.following(rows, frames)[0].reshape(-1)
-        part = np.searchsorted(self._starts, wanted, side="right") - 1
-        out = np.empty((len(wanted), *self._latents[0].shape[1:]), np.float16)
-        for index in np.unique(part):
-            mine = part == index
-            out[mine] = self._latents[index][wanted[mine] - self._starts[index]]
+        out = gathered(self._latents, wanted)
         return np.moveaxis(out.reshape(len(rows), frames, *out.shape[1:]), 1, 2)
 
     def following(self, rows: NDArray[np.int64], frames: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -89,6 +84,17 @@ class TrainingRows:
         return weight / weight.sum()
 
 
+def gathered(parts: Sequence[NDArray[np.float16]], numbers: NDArray[np.int64]) -> NDArray[np.float16]:
+    """(B, ...) of ``parts`` (memory maps, one after the other) by their numbers (B,) through all of them."""
+    starts = np.cumsum([0, *map(len, parts)])
+    part = np.searchsorted(starts, numbers, side="right") - 1
+    out = np.empty((len(numbers), *parts[0].shape[1:]), np.float16)
+    for index in np.unique(part):
+        mine = part == index
+        out[mine] = parts[index][numbers[mine] - starts[index]]
+    return out
+
+
 def fit_contract(contract: Contract, caches: Sequence[FrameCache], method: str, state_floor: float,
                  action_floor: float) -> Contract:  # fmt: skip
     """``contract`` with statistics of the training rows in those normalisers that have method ``identity``; others
@@ -114,7 +120,6 @@ def join_caches(contract: Contract, caches: Sequence[FrameCache], latents: Seque
     codec = Codec(contract)
     instructions = tuple(dict.fromkeys(text for cache in caches for text in cache.instructions))
     codes = [np.array([instructions.index(text) for text in cache.instructions])[cache.instruction] for cache in caches]
-    starts = np.cumsum([0] + [len(cache) for cache in caches])
     episodes = np.cumsum([0] + [int(cache.episode.max()) + 1 for cache in caches])
 
     def column(name: str) -> NDArray:
@@ -138,7 +143,6 @@ def join_caches(contract: Contract, caches: Sequence[FrameCache], latents: Seque
         seen=np.concatenate(seen),
         offset=hand_offsets(contract.robot, hand_field, column("state"), column("target_xyz"), column("goal_xyz")),
         _latents=tuple(latents),
-        _starts=starts[:-1],
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -13,20 +11,12 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="session")
-def fake() -> ModuleType:
+def fake(load_beside) -> ModuleType:
     """The module ``fake_run`` beside this file."""
-    spec = importlib.util.spec_from_file_location("fake_run", HERE / "fake_run.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["fake_run"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_beside(HERE, "fake_run")
 
 
 @pytest.fixture(scope="session")
-def dots() -> ModuleType:
+def dots(load_beside) -> ModuleType:
     """The module ``dot_world`` beside this file."""
-    spec = importlib.util.spec_from_file_location("dot_world", HERE / "dot_world.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["dot_world"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_beside(HERE, "dot_world")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -29,13 +28,9 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
-def made(fake):
+def made(fake, load_beside):
     """The module ``rollout_run`` beside this file."""
-    spec = importlib.util.spec_from_file_location("rollout_run", HERE / "rollout_run.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["rollout_run"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_beside(HERE, "rollout_run")
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -13,10 +11,6 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="session")
-def line() -> ModuleType:
+def line(load_beside) -> ModuleType:
     """The module ``line_world`` beside this file."""
-    spec = importlib.util.spec_from_file_location("line_world", HERE / "line_world.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["line_world"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_beside(HERE, "line_world")

@@ -8,6 +8,7 @@ pytest.importorskip("gym_pusht")
 from cosmos_robot.data.episodes import Episode, EpisodeInfo, chunk_rows
 from cosmos_robot.envs.pusht import PushTEnv
 from cosmos_robot.errors import InputError
+from cosmos_robot.eval.statistics import student_mean
 from cosmos_robot.recipes import trends
 from cosmos_robot.training.cache import EpisodeList
 
@@ -47,9 +48,9 @@ def small(monkeypatch, tmp_path):
 
 
 def test_intervals():
-    mean, low, high = trends.interval([1.0, 2.0, 3.0])
+    mean, low, high = student_mean([1.0, 2.0, 3.0])
     assert mean == 2 and (high - mean) == pytest.approx(4.303 / np.sqrt(3), rel=1e-3) and low == pytest.approx(4 - high)
-    assert trends.interval([1.0]) == (1, 1, 1) and trends.interval([]) is None
+    assert student_mean([1.0]) == (1, 1, 1) and student_mean([]) is None
 
 
 def test_measures_of_the_truth_are_perfect(small):
