@@ -22,7 +22,7 @@ from cosmos_robot.hardware.cameras import Camera, fitted, pictures
 from cosmos_robot.hardware.clock import Clock
 from cosmos_robot.hardware.gate import UNLIMITED, Limits
 from cosmos_robot.hardware.robot import Robot, Sent, at_rate
-from cosmos_robot.hardware.simulated import SimulatedRobot
+from cosmos_robot.hardware.simulated import SimulatedRobot, handed_over
 from cosmos_robot.types import Observation
 
 Array = NDArray[np.float64]
@@ -215,6 +215,6 @@ def simulated_aloha(
     clock: Clock, rate_hz: float | None = None, task: str = "aloha/transfer_cube", seed: int | None = 0
 ) -> SimulatedRobot:
     """gym-aloha's arms under the same limits, without an end of the episode but success."""
-    env = make(task, step_budget=10**9)
-    limits = aloha_limits(at_rate(env.robot, rate_hz))
-    return SimulatedRobot(env, clock, limits, tuple(f.name for f in env.robot.action), seed=seed, rate_hz=rate_hz)
+    with handed_over(make(task, step_budget=10**9)) as env:
+        limits = aloha_limits(at_rate(env.robot, rate_hz))
+        return SimulatedRobot(env, clock, limits, tuple(f.name for f in env.robot.action), seed=seed, rate_hz=rate_hz)

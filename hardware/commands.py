@@ -120,7 +120,8 @@ def main_drive(config: Annotated[DriveConfig, tyro.conf.arg(name="")]) -> int:
             require_cameras(source.policy.contract, config.robot, sources)
         cameras = stack.enter_context(opened(attachable, sources))
         rate = source.policy.contract.robot.rate_hz
-        robot = make_robot(config.robot, Setup(config.host, rate, cameras, clock, config.seed))
+        made = make_robot(config.robot, Setup(config.host, rate, cameras, clock, config.seed))
+        robot = stack.enter_context(contextlib.closing(made))  # also where it is refused before it is connected
         asker, told = fit(source, robot.robot, config.strategy)
         model = source.policy.contract.model
         execute = model.execute if config.execute is None else config.execute
@@ -146,8 +147,13 @@ def main_replay(config: Annotated[ReplayConfig, tyro.conf.arg(name="")]) -> int:
     attachable = cameras_of(config.robot)
     sources = named_sources(config.cameras, attachable, config.robot)
     replayed = Replayed.of(config.dataset, config.episode)
-    with _switch(config, clock) as alive, opened(attachable, sources) as cameras:
-        robot = make_robot(config.robot, Setup(config.host, replayed.rate_hz, cameras, clock, config.seed))
+    with (
+        _switch(config, clock) as alive,
+        opened(attachable, sources) as cameras,
+        contextlib.closing(
+            make_robot(config.robot, Setup(config.host, replayed.rate_hz, cameras, clock, config.seed))
+        ) as robot,
+    ):
         replayed.require_fit(robot.robot)
         seconds = len(replayed.actions) / replayed.rate_hz
         _show_plan(console, robot, clock, [f"replay: {replayed.where}, {len(replayed.actions)} rows, {seconds:.1f} s"])

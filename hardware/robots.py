@@ -90,9 +90,10 @@ def _aloha_sim(setup: Setup) -> Robot:
 
 def _environment(name: str, setup: Setup) -> Robot:
     from cosmos_robot.envs import make
-    from cosmos_robot.hardware.simulated import SimulatedRobot
+    from cosmos_robot.hardware.simulated import SimulatedRobot, handed_over
 
-    return SimulatedRobot(make(name), setup.clock, seed=setup.seed, rate_hz=setup.rate_hz)
+    with handed_over(make(name)) as env:
+        return SimulatedRobot(env, setup.clock, seed=setup.seed, rate_hz=setup.rate_hz)
 
 
 _MAKERS: Final[dict[str, Callable[[Setup], Robot]]] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -98,6 +100,16 @@ class SimulatedRobot(Robot):
 
     def _still(self) -> NDArray[np.float64]:
         return standing(self.robot, self._last, self.position)
+
+
+@contextlib.contextmanager
+def handed_over(env: RobotEnv) -> Iterator[RobotEnv]:
+    """``env`` while a robot is made of it, which closes it from then on; closed here if the robot refuses it."""
+    try:
+        yield env
+    except BaseException:
+        env.close()
+        raise
 
 
 def _repeats(env: RobotEnv, rate_hz: float) -> int:

@@ -10,6 +10,7 @@ import pytest
 
 from cosmos_robot.bench.commands import _latency
 from cosmos_robot.contract.library import load_robot
+from cosmos_robot.envs.fakes import FakeEnv
 from cosmos_robot.errors import InputError, RobotError, UnknownNameError
 from cosmos_robot.hardware import conformance
 from cosmos_robot.hardware.clock import before_others
@@ -76,6 +77,16 @@ def test_aloha_is_driven_at_half_its_rate_by_repeating_commands():
         make_robot("aloha-sim", Setup(rate_hz=40))
     with pytest.raises(InputError, match="cannot be driven"):
         make_robot("sim:fake/0", Setup(rate_hz=1))
+
+
+def test_a_simulator_that_was_refused_is_let_go_of(monkeypatch):
+    closed = []
+    monkeypatch.setattr(FakeEnv, "close", lambda env: closed.append(env))
+    with pytest.raises(InputError, match="cannot be driven"):
+        make_robot("sim:fake/0", Setup(rate_hz=1))
+    assert len(closed) == 1
+    make_robot("sim:fake/0")
+    assert len(closed) == 1
 
 
 def test_the_trials_policy_goes_on_from_what_it_was_given():
