@@ -160,7 +160,7 @@ def main_replay(config: Annotated[ReplayConfig, tyro.conf.arg(name="")]) -> int:
         with robot:
             if config.dry_run:
                 return _dry_run(console, replayed, robot, replayed.instruction, config.seed, clock)
-            scheduler = Scheduler(robot.robot, "sync", len(replayed.actions))
+            scheduler = replayed.scheduler(robot.robot)
             settings = LoopSettings(replayed.instruction, seed=config.seed, faults=0)
             notes = {"replay_of": config.dataset.name, "episode": config.episode}
             return _run(console, _Run(robot, replayed, scheduler, settings, clock, config, notes, alive), replayed)

@@ -17,7 +17,7 @@ from cosmos_robot.contract import RobotSpec
 from cosmos_robot.data.layouts import open_recordings
 from cosmos_robot.errors import ContractError, InputError
 from cosmos_robot.hardware.asking import Asker, InProcess, Late, Pending, Served
-from cosmos_robot.hardware.chunks import Strategy
+from cosmos_robot.hardware.chunks import Scheduler, Strategy
 from cosmos_robot.hardware.gate import columns
 from cosmos_robot.hardware.loop import Tick
 from cosmos_robot.policies import load_policy
@@ -30,6 +30,8 @@ LOADED_PATIENCE_S: Final = 600.0
 """For the first answer of a policy in this process, which may compile."""
 STUCK_S: Final = 2.0
 """A replay that the gate has stopped for this long ends."""
+LOOK_AGAIN_S: Final = 1.0
+"""A replay looks at the robot this often, so that it never acts on an observation that the gate calls stale."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class _Converted:
 class Replayed:
     """A recorded episode as a source of chunks, and a witness of how much of it has been sent.
 
-    Asked again after a hold, it goes on at the row that was due. actions: (N, D). where: in words.
+    Asked again, it goes on at the row that is due. actions: (N, D). where: in words.
     """
 
     def __init__(self, actions: NDArray[np.float64], rate_hz: float, instruction: str, where: str):
@@ -150,6 +152,10 @@ class Replayed:
             )
         if set(self.names) == set(wanted) and self.names != wanted:
             raise ContractError(f"{self.where} holds {self.names}, {robot.name!r} takes them as {wanted}")
+
+    def scheduler(self, robot: RobotSpec) -> Scheduler:
+        """What plays the rows on ``robot`` one after the other, and asks again every ``LOOK_AGAIN_S``."""
+        return Scheduler(robot, "latest", max(1, round(LOOK_AGAIN_S * self.rate_hz)))
 
     @property
     def complete(self) -> bool:

@@ -212,6 +212,15 @@ def test_a_replay_goes_on_at_the_row_that_the_gate_stopped(arm):
     np.testing.assert_allclose(np.array(sent)[:, 0], np.arange(8) / 10)
 
 
+def test_a_long_replay_is_never_stale(arm):
+    """Nine seconds of rows, three times as long as the gate acts on one observation: each is sent once, in order."""
+    sent = []
+    replayed = Replayed(np.tile(np.arange(90)[:, None] / 100, (1, 3)), 10, "x", "run")
+    report = replay(arm, replayed, sent)
+    assert replayed.complete and report.ended == "done" and dict(report.holds) == {"no chunk yet": 1}
+    np.testing.assert_allclose(np.array(sent)[:, 0], np.arange(90) / 100)
+
+
 def test_an_episode_that_is_not_there_is_refused(tmp_path, capsys):
     with pytest.raises(CheckpointError, match="nothing of that name"):
         Replayed.of(tmp_path / "none", 0)
@@ -249,7 +258,7 @@ def replay(arm, replayed, sent, **options):
     loop = ControlLoop(
         made,
         replayed,
-        Scheduler(arm, "sync", len(replayed.actions)),
+        replayed.scheduler(arm),
         Gate(made.limits),
         VirtualClock(),
         LoopSettings("x"),
