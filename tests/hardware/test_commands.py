@@ -19,7 +19,6 @@ from cosmos_robot.data.layouts import open_recordings
 from cosmos_robot.envs.fakes import FAKE_ROBOT, TASKS
 from cosmos_robot.errors import CheckpointError, ContractError
 from cosmos_robot.hardware.asking import Late
-from cosmos_robot.hardware.chunks import Scheduler
 from cosmos_robot.hardware.clock import VirtualClock
 from cosmos_robot.hardware.driving import Adapted, Answers, Replayed, fit
 from cosmos_robot.hardware.gate import Gate, Limits
