@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from cosmos_robot.actions.layouts import state_vector
 from cosmos_robot.contract import RobotSpec
-from cosmos_robot.data.lerobot_writing import open_writer, partial_of, quiet, require_absent
+from cosmos_robot.data.lerobot_writing import correct_statistics, open_writer, partial_of, quiet, require_absent
 from cosmos_robot.errors import CheckpointError, InputError
 from cosmos_robot.hardware.aside import Aside
 from cosmos_robot.hardware.gate import columns
@@ -118,6 +118,7 @@ class Recorder(Aside[_Seen]):
         with quiet():
             self._writer.save_episode(parallel_encoding=False)
             self._writer.finalize()
+        correct_statistics(self._partial, ("observation.state", "action"))
         about = {"robot": self._robot.model_dump(mode="json"), "lost_ticks": self.lost, **(notes or {})}
         (self._partial / ABOUT).write_text(json.dumps(about) + "\n")
         os.replace(self._partial, self._settings.folder)

@@ -18,7 +18,7 @@ from rich.progress import track
 import cosmos_robot
 from cosmos_robot.data.layouts import open_recordings
 from cosmos_robot.data.lerobot import IMAGE_PREFIX, LeRobotRecordings
-from cosmos_robot.data.lerobot_writing import ahead, open_writer, partial_of, quiet, require_absent
+from cosmos_robot.data.lerobot_writing import ahead, correct_statistics, open_writer, partial_of, quiet, require_absent
 from cosmos_robot.data.recordings import Recording, Recordings
 from cosmos_robot.errors import CheckpointError, InputError, Interrupted
 
@@ -104,6 +104,7 @@ def _write(
     finally:
         if writer is not None:
             writer.finalize()  # its destructor would write once more, after the folder is gone
+    correct_statistics(folder, ("observation.state", "action"))
     _write_provenance(recordings, kept, folder)
 
 

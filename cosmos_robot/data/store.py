@@ -35,6 +35,7 @@ from cosmos_robot.data.lerobot_writing import (
     REPOSITORY,
     VIDEO_FILE_MB,
     ahead,
+    correct_statistics,
     open_writer,
     partial_of,
     quiet,
@@ -181,6 +182,7 @@ class _Writer:
         if self._lerobot is None:
             raise InputError("there are no episodes to write")
         self._lerobot.finalize()
+        correct_statistics(self._folder, ("observation.state", "action"))
         files = [path for path in sorted(self._folder.rglob("*")) if path.is_file()]
         chunk, *_ = self._shapes.pop("action_chunk")
         digest = hashlib.blake2b(digest_size=16)

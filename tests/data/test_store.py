@@ -230,3 +230,20 @@ def test_the_sheet_shows_first_and_last_moment_of_each_camera(tmp_path, written)
     assert path.read_bytes()[:4] == b"\x89PNG"
     with pytest.raises(InputError, match="no episodes"):
         contact_sheet([])
+
+
+def test_its_statistics_are_those_of_its_rows(tmp_path):
+    """A column that hardly moves comes out right too, which LeRobot's own sums of float32 squares do not give."""
+    made = oracle.episode(0, rows=40)
+    state = np.random.default_rng(0).normal(1.0, 5e-4, made.state.shape).astype(np.float32)
+    parts = [replace(made, state=state), replace(made, state=state + np.float32(1e-3))]
+    folder = write_dataset(parts, tmp_path / "still", oracle.ROBOT, stride=oracle.STRIDE)
+    stored = json.loads((folder / "meta" / "stats.json").read_text())
+    for column, rows in {
+        "observation.state": np.concatenate([part.state for part in parts]).astype(float),
+        "action": np.concatenate([part.actions[:, 0] for part in parts]).astype(float),
+    }.items():
+        expected = {"mean": rows.mean(0), "std": rows.std(0), "min": rows.min(0), "q99": np.quantile(rows, 0.99, axis=0)}
+        for name, value in expected.items():
+            np.testing.assert_allclose(stored[column][name], value, rtol=1e-9, atol=1e-12)
+    assert len(EpisodeStore(folder)) == 2

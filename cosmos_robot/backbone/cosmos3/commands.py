@@ -98,7 +98,7 @@ def ckpt_convert(
     beside it.
 
     Args:
-        source: folder or file: diffusers, native safetensors, torch.distributed.checkpoint, or .pt.
+        source: folder or file: diffusers, native safetensors, torch.distributed.checkpoint, or .pt; or a shipped name.
         target: folder to make.
         to: layout of the target.
         dtype: of the written weights; by default as stored.
@@ -114,6 +114,7 @@ def ckpt_convert(
     from cosmos_robot.backbone.cosmos3.convert import convert
     from cosmos_robot.backbone.predict2.convert import convert_published, is_published
 
+    source = source if source.exists() else shipped().get(str(source), source)
     if not source.exists():
         raise InputError(f"no {source}; expected a checkpoint's folder or file")
     kind = getattr(torch, dtype) if dtype else None
