@@ -243,7 +243,12 @@ def test_its_statistics_are_those_of_its_rows(tmp_path):
         "observation.state": np.concatenate([part.state for part in parts]).astype(float),
         "action": np.concatenate([part.actions[:, 0] for part in parts]).astype(float),
     }.items():
-        expected = {"mean": rows.mean(0), "std": rows.std(0), "min": rows.min(0), "q99": np.quantile(rows, 0.99, axis=0)}
+        expected = {
+            "mean": rows.mean(0),
+            "std": rows.std(0),
+            "min": rows.min(0),
+            "q99": np.quantile(rows, 0.99, axis=0),
+        }
         for name, value in expected.items():
             np.testing.assert_allclose(stored[column][name], value, rtol=1e-9, atol=1e-12)
     assert len(EpisodeStore(folder)) == 2
