@@ -8,7 +8,7 @@ from typing import Literal
 
 from cosmos_robot.contract import Contract
 from cosmos_robot.errors import ContractError, InputError
-from cosmos_robot.latent_frames.layout import layout_of
+from cosmos_robot.latent_frames.layout import VALUE, layout_of
 from cosmos_robot.latent_frames.objective import Targets
 from cosmos_robot.training.mixing import JOINT_SHARE
 
@@ -36,6 +36,8 @@ class FrameTraining:
     contract: the robot and the model to be. patch: latent cells to a token's side; larger than that of ``start``, its
     input and output layers are widened.
     demo_share, success_share: see ``mixing.epoch_mix``; 0.1 of demonstrations is the published refinement for planning.
+    world_share: of the world model among rollout samples, the value has the rest; with no demonstrations a model that
+    is nothing else.
     targets: what each kind of sample learns. gamma: of the value, per control step.
     future_weight, value_weight: of their frames' losses, beside ``targets.action_weight`` of the action's.
     vector_weight: of the error of a vector as it is read, beside that of its copies one by one, which in a small
@@ -56,6 +58,7 @@ class FrameTraining:
     final_lr: float = 0.02
     demo_share: float = JOINT_SHARE
     success_share: float = 0.5
+    world_share: float = 0.5
     targets: Targets = field(default_factory=Targets)
     gamma: float = 0.99
     future_weight: float = 1.0
@@ -85,7 +88,11 @@ class FrameTraining:
                 f"frame training: expected steps and batch >= 1, 0 <= ema < 1 and 0 <= gamma <= 1, got {self.steps}, "
                 f"{self.batch}, {self.ema}, {self.gamma}"
             )
-        layout_of(self.contract)
+        layout = layout_of(self.contract)
+        if not 0 <= self.world_share <= 1 or (VALUE not in layout and self.world_share < 1):
+            raise InputError(
+                f"frame training: world_share is {self.world_share}; expected 0 to 1, and 1 if no frame holds a value"
+            )
         if self.contract.model.backbone != "cosmos3" or self.contract.model.frame_encoding != "stills":
             raise ContractError(
                 f"frame training: {self.contract.model.name!r} has the backbone {self.contract.model.backbone!r} and "

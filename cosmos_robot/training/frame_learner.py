@@ -74,14 +74,14 @@ class FrameLearner:
 
     def _draw(self, step: int, generator: torch.Generator) -> dict[SampleKind, NDArray[np.int64]]:
         """The rows of this step by kind: the next places of the epoch, which is shuffled anew each time round;
-        demonstrations train the policy, each rollout row the world model or the value by a fair coin."""
+        demonstrations train the policy, each rollout row the world model or the value by a coin."""
         drawn: dict[SampleKind, list[int]] = {"policy": [], "world_model": [], "value": []}
         size = len(self.mix)
         for number in range(step * self.config.batch, (step + 1) * self.config.batch):
             source, at = self.mix.at(int(self._order(number // size)[number % size]))
             kind: SampleKind = "policy"
             if source != SOURCES[DEMO]:
-                kind = "world_model" if torch.rand(1, generator=generator) < 0.5 else "value"
+                kind = "world_model" if torch.rand(1, generator=generator) < self.config.world_share else "value"
             drawn[kind].append(int(self._sources[SOURCES.index(source)][at]))
         return {kind: np.array(rows) for kind, rows in drawn.items() if rows}
 

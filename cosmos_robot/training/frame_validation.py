@@ -29,7 +29,7 @@ _CHUNK = 48
 
 
 class FrameValidation:
-    """Called with a transformer; returns named measures.
+    """Called with a transformer; returns named measures, those of the contract's modes.
 
     action_mae: mean absolute error of sampled commands, robot units, over the columns but the gripper's; action_mean:
     that of the mean command. world_latents: squared error of the predicted future picture over that of the last
@@ -50,11 +50,13 @@ class FrameValidation:
 
     @torch.inference_mode()
     def __call__(self, transformer: Cosmos3OmniTransformer) -> Mapping[str, float]:
-        measures = dict(self._actions(self._sampled(transformer, "policy")))
-        layout = self.batches.layout
-        if FUTURE + WHOLE_CANVAS in layout:
+        measures: dict[str, float] = {}
+        layout, modes = self.batches.layout, self.batches.contract.model.modes
+        if "policy" in modes:
+            measures |= self._actions(self._sampled(transformer, "policy"))
+        if "world_model" in modes and FUTURE + WHOLE_CANVAS in layout:
             measures |= self._future(self._sampled(transformer, "world_model"))
-        if VALUE in layout:
+        if "value" in modes and VALUE in layout:
             measures |= self._values(self._sampled(transformer, "value"))
         return measures
 

@@ -294,3 +294,20 @@ def test_patched_velocity_fits_its_plan(config: FrameTraining, sources) -> None:
         torch.full((2,), 500.0), [5, 5], ("video",),
     )  # fmt: skip
     assert found.video is not None and found.video.shape == batch.given.shape
+
+
+def test_a_world_model_alone(framed: Contract, start: Path, cache: Path, sources, tmp_path: Path) -> None:
+    """No value frame, no policy: every sample trains the future, and only that is measured."""
+    model = framed.model.model_dump() | {
+        "modes": ("world_model",), "frames": tuple(slot for slot in FRAMES if slot != "value")
+    }  # fmt: skip
+    alone = Contract(robot=framed.robot, model=ModelSpec.model_validate(model))
+    config = settings(alone, start, cache, tmp_path / "run", demo_share=0.0, world_share=1.0)
+    learner = learner_of(config, sources)
+    assert set(learner.train_step(0, 0, 1e-3)) == {
+        "world_model future state", "world_model future pictures", "norm"
+    }  # fmt: skip
+    assert set(learner.validate()) == {"world_latents", "world_state", "state_kept"}
+    assert load_world_model(train_frames(config, sources=sources)).contract.model.modes == ("world_model",)
+    with pytest.raises(InputError, match="world_share"):
+        settings(alone, start, cache, tmp_path / "other", demo_share=0.0)
