@@ -18,6 +18,7 @@ from cosmos_robot.registry import Registry
 RECIPES = Registry("recipe")
 RECIPES.add("tiny-libero", "cosmos_robot.recipes.tiny_libero:reproduce")
 RECIPES.add("tiny-cosmos-policy", "cosmos_robot.recipes.tiny_cosmos_policy:reproduce")
+RECIPES.add("tiny-world-model", "cosmos_robot.recipes.tiny_world_model:reproduce")
 RECIPES.add("trends-latent-frames", "cosmos_robot.recipes.tiny_cosmos_policy:trend")
 RECIPES.add("trends-joint", "cosmos_robot.recipes.trends:joint")
 RECIPES.add("trends-adaptation", "cosmos_robot.recipes.trends:adaptation")
@@ -66,7 +67,7 @@ def train(
         out: folder for everything: datasets, runs, and the checkpoint in a folder of the recipe's name; runs/<recipe>
             if not given.
         until: stop after this part (tiny-libero: demos, tokenizer, policy, corrections, corrected, blind;
-            tiny-cosmos-policy: demos, joint, rollouts, refined).
+            tiny-cosmos-policy: demos, joint, rollouts, refined; tiny-world-model: demos, tokenizer, model).
         workers: processes that record.
         scale: share of the recipe's demonstrations and training steps; below 1 it is a trial.
         corrections: add a round in which the policy drives and the expert labels (DAgger).

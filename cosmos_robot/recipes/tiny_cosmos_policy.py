@@ -94,7 +94,11 @@ def joint_training(out: Path, demos: Path, start: Path, *, scale: float = 1.0, n
         "offset_weight": OFFSET_WEIGHT,
     }
     return FrameTraining(
-        out=out / name, demos=(demos,), start=start, cache=out / "cache", contract=contract(), **(settings | changes)
+        out=out / name,
+        demos=(demos,),
+        start=start,
+        cache=out / "cache",
+        **({"contract": contract()} | settings | changes),
     )
 
 
@@ -116,8 +120,8 @@ def record_rollouts(checkpoint: Path, out: Path, episodes: int, workers: int) ->
     )
 
 
-def export(trained: Path, out: Path, share_with: str | None = None) -> Path:
-    """The trained checkpoint as ``out/NAME``: whole, or without what a folder ``share_with`` beside it has."""
+def export(trained: Path, out: Path, share_with: str | None = None, name: str = NAME) -> Path:
+    """The trained checkpoint as ``out/name``: whole, or without what a folder ``share_with`` beside it has."""
     import torch
 
     from cosmos_robot.backbone.cosmos3.load import load_checkpoint, save_checkpoint
@@ -125,7 +129,7 @@ def export(trained: Path, out: Path, share_with: str | None = None) -> Path:
     found = load_checkpoint(trained, dtype=torch.float32)
     own = {"vae": found.vae, "tokenizer": found.tokenizer} if share_with is None else {"share_with": share_with}
     return save_checkpoint(
-        out / NAME, transformer=found.transformer, contract=found.contract, overwrite=True, **own
+        out / name, transformer=found.transformer, contract=found.contract, overwrite=True, **own
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from cosmos_robot import recipes
 from cosmos_robot.contract import require_fit
 from cosmos_robot.envs.libero import LIBERO_PANDA, suites
 from cosmos_robot.errors import InputError, UnknownNameError
-from cosmos_robot.recipes import tiny_libero
+from cosmos_robot.recipes import tiny_cosmos_policy, tiny_libero, tiny_world_model
 
 
 def test_unknown_recipe_names_the_nearest(tmp_path):
@@ -16,9 +16,13 @@ def test_unknown_recipe_names_the_nearest(tmp_path):
         recipes.train("tiny-libro", tmp_path)
 
 
-def test_unknown_part_is_refused_before_anything_runs(tmp_path):
-    with pytest.raises(InputError, match="tokenizer"):
-        recipes.train("tiny-libero", tmp_path, until="vae")
+@pytest.mark.parametrize(
+    ("recipe", "part"),
+    [("tiny-libero", "tokenizer"), ("tiny-cosmos-policy", "rollouts"), ("tiny-world-model", "model")],
+)
+def test_unknown_part_is_refused_before_anything_runs(tmp_path, recipe, part):
+    with pytest.raises(InputError, match=part):
+        recipes.train(recipe, tmp_path, until="vae")
     assert not list(tmp_path.iterdir())
 
 
@@ -27,8 +31,9 @@ def test_collecting_from_nothing_is_refused(tmp_path):
         recipes.collect(tmp_path / "data", ())
 
 
-def test_the_contract_fits_the_environment_and_shows_every_camera():
-    contract = tiny_libero.contract()
+@pytest.mark.parametrize("recipe", [tiny_libero, tiny_cosmos_policy, tiny_world_model])
+def test_the_contract_fits_the_environment_and_shows_every_camera(recipe):
+    contract = recipe.contract()
     require_fit(contract, LIBERO_PANDA)
     placed = {p.camera for p in contract.model.canvas.placements}
     assert placed == {camera.name for camera in LIBERO_PANDA.cameras}

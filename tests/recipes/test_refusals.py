@@ -32,10 +32,11 @@ def test_an_existing_output_is_refused_and_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
+@pytest.mark.parametrize("recipe", ["tiny-libero", "tiny-cosmos-policy", "tiny-world-model"])
 @pytest.mark.parametrize("scale", [0, -1, math.nan, math.inf])
-def test_a_scale_that_is_no_share_is_refused(tmp_path, scale: float):
+def test_a_scale_that_is_no_share_is_refused(tmp_path, recipe: str, scale: float):
     with pytest.raises(InputError, match="scale"):
-        recipes.train("tiny-libero", tmp_path, scale=scale)
+        recipes.train(recipe, tmp_path, scale=scale)
     assert not list(tmp_path.iterdir())
 
 
