@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cosmos_robot.contract import Contract
-from cosmos_robot.errors import InputError
+from cosmos_robot.errors import ContractError, InputError
+from cosmos_robot.latent_frames.layout import VALUE
 from cosmos_robot.planning.plan import PlannerSettings, read_plan
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def load_evaluator(
     from cosmos_robot.planning.evaluate import Evaluator
     from cosmos_robot.policies import FAKES, load_policy, load_value_model, load_world_model
 
+    if settings.judge == "policy":
+        return _self_judged(ckpt, settings, planning_ckpt, contract, device)
     judge = planning_ckpt or ckpt
     fake = judge in FAKES
     value = load_value_model("random" if fake else judge, reads=settings.reads, contract=contract, device=device)
@@ -68,6 +71,24 @@ def load_evaluator(
     values = [_stepped(value, steps) for steps in settings.steps_of("value")]
     onward = _onward(policy, world) if settings.depth > 1 else None
     return Evaluator(policy, _once(worlds), _once(values), settings, onward=onward)
+
+
+def _self_judged(
+    ckpt: str | Path, settings: PlannerSettings, planning_ckpt: object, contract: Contract | None, device: str
+) -> Evaluator:
+    from cosmos_robot.planning.evaluate import Evaluator
+    from cosmos_robot.policies import load_policy
+    from cosmos_robot.policies.base import SampledValue
+
+    if planning_ckpt is not None:
+        raise InputError("plan: with judge=policy no other checkpoint judges; leave the planning checkpoint out")
+    policy = _stepped(load_policy(ckpt, contract=contract, device=device), settings.policy_steps)
+    if VALUE not in policy.contract.model.frames:
+        raise ContractError(
+            f"plan: the policy of {policy.contract.model.name!r} samples no value beside its commands, so it cannot "
+            "judge them; use a checkpoint with latent frames, or another judge"
+        )
+    return Evaluator(policy, None, SampledValue(policy.contract), settings)
 
 
 def _shared(value: ValueModel) -> tuple[WorldModel, Policy] | None:

@@ -16,6 +16,7 @@ from cosmos_robot.planning.values import AGGREGATIONS, Aggregation, TieRule, mem
 from cosmos_robot.types import ActionChunk, Observation, VideoPrediction
 
 MemberSteps = Literal["equal", "spread"]
+Judge = Literal["value_model", "policy"]
 COUNTS: Mapping[str, bool] = {
     **dict.fromkeys(("n", "futures", "values", "depth"), False),
     **dict.fromkeys(("n_most", "batch", "policy_steps", "world_steps", "value_steps"), True),
@@ -29,7 +30,8 @@ class PlannerSettings:
 
     n: candidates, the plain policy's own among them. futures: imagined for each candidate; values: of each future (of
     each candidate where the value reads no future). aggregation, ties: see ``values``. reads: what the value is a
-    function of, see ``ValueModel``. depth: chunks imagined one after the other; the value is that of the last.
+    function of, see ``ValueModel``. judge: the value model, or the value that the policy samples beside its commands,
+    which costs nothing more. depth: chunks imagined one after the other; the value is that of the last.
     n_most: adaptive budget, up to as many candidates, n more at a time while the values found so far spread by more
     than disagree_above (standard deviation); n where None. deadline_s: of a decision, unless its caller sets one.
     duplicate_tolerance: chunks that differ nowhere by more, in the robot's units, count as one.
@@ -45,6 +47,7 @@ class PlannerSettings:
     aggregation: Aggregation = "majority_mean_paper"
     ties: TieRule = "base"
     reads: ValueMode = "value"
+    judge: Judge = "value_model"
     depth: int = 1
     n_most: int | None = None
     disagree_above: float = 0.1
@@ -67,6 +70,7 @@ class PlannerSettings:
             ("aggregation", AGGREGATIONS),
             ("ties", get_args(TieRule)),
             ("reads", get_args(ValueMode)),
+            ("judge", get_args(Judge)),
             ("member_steps", get_args(MemberSteps)),
         )
         for name, known in words:
@@ -83,6 +87,11 @@ class PlannerSettings:
             raise InputError(f"planner: n_most={self.n_most} is below n={self.n}; raise it or drop it")
         if self.reads == "q_value" and self.depth > 1:
             raise InputError(f"planner: depth={self.depth} needs futures, which 'q_value' does not read; use depth=1")
+        if self.judge == "policy" and (self.reads, self.values) != ("q_value", 1):
+            raise InputError(
+                f"planner: the policy says one value of its commands, got reads={self.reads!r} and "
+                f"values={self.values}; judge=policy goes with reads=q_value and values=1, as in the preset 'own-of-N'"
+            )
         if self.aggregation == "lcb" and self.members == 1:
             raise InputError("planner: 'lcb' needs at least 2 values for each candidate; raise futures or values")
         if self.member_steps == "spread" and self.world_steps is None and self.value_steps is None:
@@ -123,14 +132,16 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "aggregation": "majority_mean",
     },
     "quick-of": {"world_steps": 2, "value_steps": 1},
+    "own-of": {"judge": "policy", "reads": "q_value", "values": 1},
 }
 """``best-of-N`` samples as the contract says. ``published-of-N`` has the steps and the aggregation of Cosmos Policy's
 planning on ALOHA. ``quick-of-N`` has as few steps as tell candidates apart, for a CPU: values are means over a frame,
-which one step finds nearly as well as many."""
+which one step finds nearly as well as many. ``own-of-N`` goes by the values that the policy samples beside its
+commands, and imagines nothing."""
 
 
 def read_plan(text: str) -> PlannerSettings:
-    """``best-of-8``, ``published-of-8`` or ``quick-of-8``, see ``PRESETS``; or with settings behind a colon:
+    """``best-of-8``, or another of ``PRESETS``; or with settings behind a colon:
     ``best-of-8:futures=1,values=2,aggregation=average``.
 
     Raises InputError, or UnknownNameError with the nearest setting.

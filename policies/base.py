@@ -214,6 +214,27 @@ class ValueModel(ABC):
         """``score`` for at least one observation."""
 
 
+class SampledValue(ValueModel):
+    """The value that a policy sampled beside a chunk's commands, as it stands in the chunk's ``info``."""
+
+    reads: ValueMode = "q_value"
+
+    def __init__(self, contract: Contract):
+        self.contract = contract
+
+    def _score(
+        self,
+        observations: Sequence[Observation],
+        actions: Sequence[ActionChunk],
+        futures: Sequence[VideoPrediction] | None,
+        seeds: Sequence[int],
+    ) -> NDArray[np.float64]:
+        found = [chunk.info.get("value") for chunk in actions]
+        if None in found:
+            raise ContractError(f"{actions[found.index(None)].source}: no value was sampled beside the commands")
+        return np.array(found, dtype=np.float64)
+
+
 class InverseModel(ABC):
     """From a video to the commands that it shows (inverse dynamics). A subclass sets ``contract`` and writes
     ``_label``."""

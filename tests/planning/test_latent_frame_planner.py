@@ -11,7 +11,7 @@ from cosmos_robot.backbone.predict2.text import TextEmbeddings
 from cosmos_robot.backbone.predict2.tiny import tiny_texts, tiny_transformer, tiny_vae
 from cosmos_robot.bench.commands import _searches
 from cosmos_robot.bench.plan import plan_checkpoint, plan_contract, plan_report
-from cosmos_robot.errors import CheckpointError, ContractError, UnknownNameError
+from cosmos_robot.errors import CheckpointError, ContractError, InputError, UnknownNameError
 from cosmos_robot.planning import conformance, load_planner
 from cosmos_robot.planning.plan import PlannerSettings
 from cosmos_robot.policies.conformance import INSTRUCTIONS, some_observation
@@ -56,6 +56,22 @@ def test_three_orders_of_calls_score_alike() -> None:
     figures = plan_report(searches, checkpoint, (2, 2, 2), repeats=1)
     assert figures["max_abs_diff"] < 1e-4 and figures["samples"] == 14
     assert figures["ratio"] > 0 and figures["published_order"]["ratio"] > 0
+
+
+def test_a_policy_judges_its_own_commands(folder) -> None:
+    """The value that comes with a chunk is its score, and the world model and the value model are never run."""
+    seen = some_observation(plan_contract(32))
+    found = load_planner(folder, "own-of-3").plan(seen, 1)
+    assert found.planned and [c.futures for c in found.candidates] == [()] * 3
+    for c in found.candidates:
+        assert c.score == pytest.approx(c.chunk.info["value"], abs=1e-12) and c.values.shape == (1, 1)
+    assert found.chunk is max(found.candidates, key=lambda c: c.score).chunk
+    with pytest.raises(InputError, match="own-of-N"):
+        PlannerSettings(judge="policy")
+    with pytest.raises(InputError, match="no other checkpoint judges"):
+        load_planner(folder, "own-of-2", folder)
+    with pytest.raises(ContractError, match="samples no value"):
+        load_planner("tiny-libero", "own-of-2")
 
 
 def test_a_checkpoint_without_values_is_refused() -> None:
