@@ -34,7 +34,7 @@ POINTING_WEIGHT, OFFSET_WEIGHT = 0.5, 4.0
 SHIFT = 20.0
 """Above tiny-libero's: a frame holds 87 copies of a chunk, so at a noise that hides a row once, they still tell it."""
 TREND_SEEDS = (0, 1, 2)
-TREND_STEPS = 150
+TREND_STEPS = 300
 
 
 def reproduce(
@@ -138,20 +138,19 @@ def trend(
 ) -> None:
     """The paper's ablation in small: all targets against none beside the action, same start, steps and data.
 
-    ``out/trend.json`` holds, per arm, the errors on held-out demonstrations of every seed, and for the action error the
-    difference of the arms with a 95 % interval (Student's t over seeds). The demonstrations are those of
-    ``out/demos``, recorded if they are not there.
-    """
+    Both arms go on from the recipe's joint checkpoint in ``out/joint``, trained first if it is not there: a few hundred
+    steps from tiny-libero's weights teach neither arm to look. ``out/trend.json`` holds, per arm, the errors on held-out demonstrations of every seed, and for the action error the
+    difference of the arms with a 95 % interval (Student's t over seeds)."""
     if until is not None or corrections:
         raise InputError("this recipe has one part and no corrections; leave until and corrections out")
-    demos, shipped = out / "demos", find_checkpoint(tiny_libero.NAME).folder
-    tiny_libero.record_demos(demos, tiny_libero.scaled(tiny_libero.DEMOS, scale), 1000, workers)
+    reproduce(out, until="joint", workers=workers, scale=scale)
+    demos, start = out / "demos", out / "joint" / "export"
     arms = {"joint": Targets(action_weight=ACTION_WEIGHT), "action_only": Targets.alone(action_weight=ACTION_WEIGHT)}
     found: dict[str, dict[str, list[float]]] = {arm: {} for arm in arms}
     for seed in TREND_SEEDS:
         for arm, targets in arms.items():
             steps = max(2, round(TREND_STEPS * scale))
-            run = joint_training(out, demos, shipped, name=f"{arm}-{seed}", steps=steps, targets=targets, seed=seed,
+            run = joint_training(out, demos, start, name=f"{arm}-{seed}", steps=steps, targets=targets, seed=seed,
                                  ema=0.98, validate_steps=10**6)  # fmt: skip
             _train(run)
             for name, value in _last_validation(run.out).items():
