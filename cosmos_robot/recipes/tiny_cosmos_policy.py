@@ -139,8 +139,10 @@ def trend(
     """The paper's ablation in small: all targets against none beside the action, same start, steps and data.
 
     Both arms go on from the recipe's joint checkpoint in ``out/joint``, trained first if it is not there: a few hundred
-    steps from tiny-libero's weights teach neither arm to look. ``out/trend.json`` holds, per arm, the errors on held-out demonstrations of every seed, and for the action error the
-    difference of the arms with a 95 % interval (Student's t over seeds)."""
+    steps from tiny-libero's weights teach neither arm to look. ``out/trend.json`` holds, per arm, the errors on
+    held-out demonstrations of every seed, and for the action error the difference of the arms with a 95 % interval
+    (Student's t over seeds).
+    """
     if until is not None or corrections:
         raise InputError("this recipe has one part and no corrections; leave until and corrections out")
     reproduce(out, until="joint", workers=workers, scale=scale)
