@@ -22,9 +22,9 @@ PARTS = ("demos", "joint", "rollouts", "refined")
 CHUNK = 10
 """Commands at once, all of them executed: the demonstrations' moments are 5 apart."""
 FRAMES = (STATE, WHOLE_CANVAS, ACTION, FUTURE + STATE, FUTURE + WHOLE_CANVAS, VALUE)
-STEPS = 2000
-REFINE_STEPS = 250
-ROLLOUTS = 6
+STEPS = 4000
+REFINE_STEPS = 1000
+ROLLOUTS = 5
 """Episodes per task of libero_object."""
 FIRST_SEED = 20_000
 ACTION_WEIGHT = 4.0
@@ -85,6 +85,8 @@ def joint_training(out: Path, demos: Path, start: Path, *, scale: float = 1.0, n
                    **changes) -> FrameTraining:  # fmt: skip
     """Policy, world model and value from demonstrations, on the weights of ``start``."""
     settings = {
+        "cache": out / "cache",
+        "contract": contract(),
         "steps": max(2, round(STEPS * scale)),
         "patch": 2,
         "lr": 7e-4,
@@ -93,18 +95,12 @@ def joint_training(out: Path, demos: Path, start: Path, *, scale: float = 1.0, n
         "pointing_weight": POINTING_WEIGHT,
         "offset_weight": OFFSET_WEIGHT,
     }
-    return FrameTraining(
-        out=out / name,
-        demos=(demos,),
-        start=start,
-        cache=out / "cache",
-        **({"contract": contract()} | settings | changes),
-    )
+    return FrameTraining(out=out / name, demos=(demos,), start=start, **(settings | changes))
 
 
 def refined_training(out: Path, demos: Path, rollouts: Path, *, scale: float = 1.0, **changes) -> FrameTraining:
     """The joint checkpoint, trained further with what it did, successes and failures."""
-    settings = {"steps": max(2, round(REFINE_STEPS * scale)), "lr": 3e-4, "rollouts": (rollouts,)}
+    settings = {"steps": max(2, round(REFINE_STEPS * scale)), "lr": 5e-4, "rollouts": (rollouts,)}
     return joint_training(out, demos, out / "joint" / "export", name="refined", **(settings | changes))
 
 
