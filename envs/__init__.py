@@ -29,6 +29,14 @@ def make(name: str, **options: Any) -> RobotEnv:
     return _family(name).make(name, **options)
 
 
+def speaking(name: str, robot: str) -> dict[str, str]:
+    """Options of ``make`` under which the environment ``name`` reports and obeys as ``robot``: none where its family
+    knows one robot only."""
+    key = name.split("/")[0].split("_")[0]
+    known = getattr(FAMILIES.get(key), "robots", ()) if key in FAMILIES else ()
+    return {"robot": robot} if robot in known else {}
+
+
 def list_envs(family: str) -> list[str]:
     """All environment names of one family."""
     return FAMILIES.get(family).names()

@@ -16,7 +16,7 @@ from cosmos_robot.contract import (
     robot_names,
 )
 from cosmos_robot.contract.commands import contract_or_robot
-from cosmos_robot.envs import FAMILIES, make
+from cosmos_robot.envs import FAMILIES, make, speaking
 
 COLOURS = {"refuse": "red", "convert": "yellow", "warn": "cyan"}
 
@@ -29,7 +29,8 @@ def contract_check(checkpoint: str, robot: str) -> int:
         checkpoint: contract name, checkpoint folder or JSON file.
         robot: name of a robot, an environment (``libero_object/0``), a contract, or the same as a folder or a file.
     """
-    found = compatible(load_contract(checkpoint), robot_side(robot))
+    contract = load_contract(checkpoint)
+    found = compatible(contract, robot_side(robot, contract.robot.name))
     console = Console()
     if not found:
         console.print(f"{checkpoint} fits {robot}: no difference", markup=False)
@@ -42,10 +43,11 @@ def contract_check(checkpoint: str, robot: str) -> int:
     return 1 if refused else 0
 
 
-def robot_side(ref: str) -> Contract | RobotSpec:
-    """What an environment reports, or a robot or contract by name, folder or file."""
+def robot_side(ref: str, asked: str = "") -> Contract | RobotSpec:
+    """What an environment reports, as the robot ``asked`` if it can be that one; or a robot or contract by name, folder
+    or file."""
     known = ref in robot_names() or ref in contract_names() or Path(ref).exists()
     if known or ref.split("/")[0].split("_")[0] not in FAMILIES:
         return contract_or_robot(ref)
-    with make(ref) as env:
+    with make(ref, **speaking(ref, asked)) as env:
         return env.robot

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cosmos_robot.actions.rotations import convert
-from cosmos_robot.contract import CameraSpec, FieldSpec, GripperSpec, RobotSpec
+from cosmos_robot.contract import CameraSpec, FieldSpec, GripperSpec, RobotSpec, load_robot
 from cosmos_robot.envs.base import RobotEnv, init_state, require_limits, require_options
 from cosmos_robot.envs.init_states import find_init_states, read_init_states
 from cosmos_robot.envs.truth import GroundTruth
@@ -103,6 +103,10 @@ LIBERO_PANDA = RobotSpec(
 )
 
 
+ROBOTS = (LIBERO_PANDA.name, "libero-panda-quat")
+"""Robots that the same arm is described as."""
+
+
 @dataclass(frozen=True)
 class Task:
     """One task of a suite: its name, scene file and official initial states."""
@@ -168,7 +172,9 @@ class LiberoEnv(RobotEnv):
 
     settle_steps: no-op steps after a reset, before the first observation (objects are still falling); not counted in
     the budget. step_budget: control steps before truncation. prompt_source: the instruction of the scene file (the
-    one that LIBERO-PRO's language variants change) or the task's file name in words.
+    one that LIBERO-PRO's language variants change) or the task's file name in words. robot: ``libero-panda``, or
+    ``libero-panda-quat``, whose state is that of LIBERO's and Cosmos Policy's recordings: the grip site in the world
+    rather than from the arm's base, the hand as a quaternion.
 
     ``reset(options={"init_state": i})`` restores official initial state i; without it the scene's own random
     placement is drawn from ``seed``.
@@ -183,8 +189,12 @@ class LiberoEnv(RobotEnv):
         settle_steps: int = SETTLE_STEPS,
         step_budget: int | None = None,
         prompt_source: Literal["scene", "name"] = "scene",
+        robot: str = LIBERO_PANDA.name,
     ):
         super().__init__()
+        if robot not in ROBOTS:
+            raise UnknownNameError("robot of LIBERO", robot, ROBOTS)
+        self.robot = LIBERO_PANDA if robot == LIBERO_PANDA.name else load_robot(robot)
         self.task = task
         self.settle_steps = settle_steps
         self.step_budget = STEP_BUDGETS[base_suite(task.suite)] if step_budget is None else step_budget
@@ -236,10 +246,7 @@ class LiberoEnv(RobotEnv):
 
     def published_state(self) -> NDArray[np.float64]:
         """As LIBERO's and Cosmos Policy's recordings: fingers (2,), grip site in the world (3,), quaternion x y z w."""
-        data = self.sim.data
-        wxyz = data.get_body_xquat(self.arm.robot_model.eef_name)
-        fingers = data.qpos[self.arm._ref_gripper_joint_pos_indexes]
-        return np.concatenate([fingers, data.site_xpos[self.arm.eef_site_id], np.roll(wxyz, -1)])
+        return np.concatenate(list(self._published().values()))
 
     def hold(self, steps: int) -> None:
         """Let ``steps`` control steps go by without motion, the gripper opening; none of them is counted."""
@@ -324,12 +331,21 @@ class LiberoEnv(RobotEnv):
         return float(reward), bool(done), self.control_steps + 1 >= self.step_budget
 
     def _state(self) -> dict[str, NDArray[np.float64]]:
-        data = self.sim.data
-        wxyz = data.get_body_xquat(self.arm.robot_model.eef_name)
+        seen = self._published()
+        if self.robot is not LIBERO_PANDA:
+            return seen
         return {
-            "eef_position": data.site_xpos[self.arm.eef_site_id] - data.get_body_xpos(self.arm.robot_model.root_body),
-            "eef_rot6d": convert(wxyz, "quat_wxyz", "rot6d"),
+            "eef_position": seen["eef_position"] - self.sim.data.get_body_xpos(self.arm.robot_model.root_body),
+            "eef_rot6d": convert(seen["eef_quat"], "quat_xyzw", "rot6d"),
+            "gripper_qpos": seen["gripper_qpos"],
+        }
+
+    def _published(self) -> dict[str, NDArray[np.float64]]:
+        data = self.sim.data
+        return {
             "gripper_qpos": np.array(data.qpos[self.arm._ref_gripper_joint_pos_indexes]),
+            "eef_position": np.array(data.site_xpos[self.arm.eef_site_id]),
+            "eef_quat": np.roll(data.get_body_xquat(self.arm.robot_model.eef_name), -1),
         }
 
     def _draw(self, camera: str) -> Image:
@@ -339,6 +355,8 @@ class LiberoEnv(RobotEnv):
 
 
 class _LiberoFamily:
+    robots = ROBOTS
+
     def make(self, name: str, **options: Any) -> LiberoEnv:
         require_options(LiberoEnv, options)
         return LiberoEnv(find_task(name), **options)

@@ -64,7 +64,8 @@ def main_plan(config: Annotated[PlanConfig, tyro.conf.arg(name="")]) -> int:
     chosen = {"contract": contract, "device": config.device, "executor": config.executor}
     planner = load_planner(config.ckpt, config.plan, config.planning_ckpt, **chosen)
     console = Console()
-    with contextlib.closing(planner), envs.make(config.env) as env:
+    robot = envs.speaking(config.env, planner.contract.robot.name)
+    with contextlib.closing(planner), envs.make(config.env, **robot) as env:
         require_fit(planner.contract, env.robot)
         seen, _ = env.reset(seed=config.seed, options={"init_state": config.init})
         now = compose_canvas(planner.contract, seen.images)

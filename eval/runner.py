@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cosmos_robot.contract import require_fit
+from cosmos_robot.envs import speaking
 from cosmos_robot.envs.base import StepResult
 from cosmos_robot.envs.remote import Film as FilmRequest
 from cosmos_robot.envs.remote import RemoteEnv
@@ -312,7 +313,8 @@ class Runner:
         if current == seat.job.env_name:
             self._reset(seat)
         else:
-            self._ask(seat, "open", seat.job.env_name, **self._rules.env_options)
+            name = seat.job.env_name
+            self._ask(seat, "open", name, **self._rules.env_options, **speaking(name, self._policy.contract.robot.name))
 
     def _reset(self, seat: _Seat) -> None:
         seat.began = time.monotonic()

@@ -283,7 +283,9 @@ def rank_policies(config: WorldModelConfig, make: ModelsSpec, log: WindowLog, co
     from cosmos_robot import envs
     from cosmos_robot.eval.world_model_ranking import rank, ranked_policy, run_both
 
-    models, env = make(), envs.make(env_names(config)[0], step_budget=config.rank_steps)
+    models, name = make(), env_names(config)[0]
+    robot = envs.speaking(name, models.contract.robot.name)
+    env = envs.make(name, step_budget=config.rank_steps, **robot)
     loaded: dict[str, Any] = {}
 
     def score(name: str, start: int) -> dict[str, Any]:

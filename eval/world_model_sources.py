@@ -113,7 +113,8 @@ class Live:
         if self._env is None or self._made != task:
             self.close()
             # One step more than is taken: an episode that ends could not be gone back into.
-            self._env, self._made = envs.make(task, step_budget=self.steps + 1), task
+            robot = envs.speaking(task, contract.robot.name)
+            self._env, self._made = envs.make(task, step_budget=self.steps + 1, **robot), task
             require_fit(contract, self._env.robot)
         return self._env
 

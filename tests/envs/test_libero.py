@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import ArrayLike
 
 from cosmos_robot import envs
+from cosmos_robot.contract import load_contract, require_fit
 from cosmos_robot.envs import conformance, libero
 from cosmos_robot.envs.base import execute
 from cosmos_robot.envs.remote import RemoteEnv
@@ -177,6 +178,23 @@ def test_pictures_are_upright_and_not_mirrored(
 
 
 # Initial states.
+
+
+def test_it_speaks_as_the_robot_of_published_cosmos_policy_checkpoints() -> None:
+    """Position in the world and not from the arm's base, hand as a quaternion; the evaluator asks for it by name."""
+    contract = load_contract("cosmos-policy-libero")
+    assert envs.speaking("libero_spatial/0", contract.robot.name) == {"robot": "libero-panda-quat"}
+    assert envs.speaking("pusht/0", contract.robot.name) == {} == envs.speaking("nothing/0", contract.robot.name)
+    with envs.make("libero_spatial/0", robot=contract.robot.name) as env:
+        require_fit(contract, env.robot)
+        seen, _ = env.reset(seed=0, options={"init_state": 0})
+        assert set(seen.state) == {"gripper_qpos", "eef_position", "eef_quat"}
+        for ours, theirs in (("eef_position", "eef_pos"), ("eef_quat", "eef_quat"), ("gripper_qpos", "gripper_qpos")):
+            observable = env.sim_env.env._observables[f"robot0_{theirs}"]
+            np.testing.assert_allclose(seen.state[ours], observable._sensor({}), atol=1e-12)
+        np.testing.assert_array_equal(np.concatenate(list(seen.state.values())), env.published_state())
+    with pytest.raises(UnknownNameError, match="libero-panda"):
+        envs.make("libero_spatial/0", robot="libero-pnda")
 
 
 def test_initial_state_is_restored_exactly(bowl: libero.LiberoEnv) -> None:

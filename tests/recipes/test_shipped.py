@@ -9,17 +9,18 @@ from cosmos_robot import envs
 from cosmos_robot.backbone.cosmos3.folder import shipped
 from cosmos_robot.backbone.cosmos3.load import load_checkpoint
 from cosmos_robot.envs.base import execute
+from cosmos_robot.planning import load_planner
 from cosmos_robot.policies import load_policy
 
 PARTS = {"transformer", "vae", "text_tokenizer", "scheduler", "model_index.json", "contract.json"}
 
 
-def test_both_are_shipped_and_stay_below_40_megabytes():
+def test_three_are_shipped_and_each_stays_below_20_megabytes():
     folders = shipped()
-    assert {"tiny-libero", "tiny-libero-blind"} <= set(folders)
+    assert set(folders) == {"tiny-libero", "tiny-libero-blind", "tiny-cosmos-policy"}
     assert {path.name for path in folders["tiny-libero"].iterdir()} == PARTS
-    size = sum(p.stat().st_size for folder in folders.values() for p in folder.rglob("*") if p.is_file())
-    assert size < 40e6
+    for folder in folders.values():
+        assert sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()) < 20e6
 
 
 def test_the_blind_control_shares_all_but_the_transformer_and_draws_no_picture():
@@ -50,6 +51,22 @@ def test_it_reaches_for_the_named_object_wherever_it_stands(policy):
         moved = chunk.values[:, :2].sum(0)
         towards = target - start
         assert moved @ towards / (np.linalg.norm(moved) * np.linalg.norm(towards)) > 0.8
+
+
+def test_the_latent_frame_policy_heads_for_the_named_object_and_judges_where_that_leads():
+    """In a layout with swapped places; policy, world model and value are one copy of the weights."""
+    planner = load_planner("tiny-cosmos-policy", "quick-of-2:futures=1,values=1")
+    parts = planner.executor.evaluator
+    assert parts.policy.model is parts.worlds[0].model is parts.values[0].model
+    with envs.make("libero_object_swap/7") as env:
+        observation, _ = env.reset(seed=0, options={"init_state": 0})
+        start = observation.state["eef_position"][:2] + env.sim.data.get_body_xpos(env.arm.robot_model.root_body)[:2]
+        found = planner.plan(observation, 0)
+        assert found.planned and all(0 <= c.score <= 1 for c in found.candidates)
+        moved = np.mean([c.chunk.values[:, :2].sum(0) for c in found.candidates], axis=0)
+        towards = env.sim.data.get_body_xpos("milk_1_main")[:2] - start
+        heads = moved @ towards / (np.linalg.norm(moved) * np.linalg.norm(towards))
+    assert heads > 0.8
 
 
 def test_it_finishes_an_episode(policy):
