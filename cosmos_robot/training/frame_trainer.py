@@ -110,7 +110,9 @@ def _variant(cache: FrameCache, canvas: CanvasSpec, seed: tuple[int, int]) -> Al
 
 
 def _begun(config: FrameTraining, start: Checkpoint) -> Contract:
-    """The contract with the statistics of ``start``, whose weights were trained on them."""
-    names = ("state_normalization", "action_normalization")
-    kept = {name: getattr(start.contract.model, name) for name in names}
-    return Contract(robot=config.contract.robot, model=config.contract.model.model_copy(update=kept))
+    """The contract with the statistics of ``start``, whose weights were trained on them, clamped where it says so."""
+    model, kept = config.contract.model, {}
+    for name in ("state_normalization", "action_normalization"):
+        clamps = getattr(model, name).model_dump(include={"clamp", "clamp_mask"}, exclude_none=True)
+        kept[name] = getattr(start.contract.model, name).model_copy(update=clamps)
+    return Contract(robot=config.contract.robot, model=model.model_copy(update=kept))
