@@ -33,8 +33,8 @@ class FrameTraining:
     out: the run's own folder; a run found there is resumed. demos, rollouts: dataset folders; demonstrations train the
     policy, rollouts the world model and the value. Without rollouts, the demonstrations stand in as successful ones.
     cache: where canvases and latents are kept. start: checkpoint whose weights, texts and statistics to begin with.
-    contract: the robot and the model to be; its normalisers give clamps, the rest of them is that of ``start``. patch: latent cells to a token's side; larger than that of ``start``, its
-    input and output layers are widened.
+    contract: the robot and the model to be; its normalisers give clamps, the rest of them is that of ``start``.
+    patch: latent cells to a token's side; larger than that of ``start``, its input and output layers are widened.
     demo_share, success_share: see ``mixing.epoch_mix``; 0.1 of demonstrations is the published refinement for planning.
     world_share: of the world model among rollout samples, the value has the rest; with no demonstrations a model that
     is nothing else.

@@ -46,7 +46,7 @@ def train_frames(
         torch.set_num_threads(config.threads)
         folder = RunFolder(config.out, plain(config), _MAY_DIFFER)
         start = load_checkpoint(config.start, dtype=torch.float32)
-        contract = _begun(config, start)
+        contract = begun_contract(config, start)
         batches = frame_batches(config, start, contract, sources)
         learner = FrameLearner(with_patch(start.transformer, config.patch, config.seed), batches, config)
         cycle = Cycle("joint", Budget(None, config.steps), config.lr, config.warmup, config.final_lr)
@@ -109,7 +109,7 @@ def _variant(cache: FrameCache, canvas: CanvasSpec, seed: tuple[int, int]) -> Al
     return alter
 
 
-def _begun(config: FrameTraining, start: Checkpoint) -> Contract:
+def begun_contract(config: FrameTraining, start: Checkpoint) -> Contract:
     """The contract with the statistics of ``start``, whose weights were trained on them, clamped where it says so."""
     model, kept = config.contract.model, {}
     for name in ("state_normalization", "action_normalization"):

@@ -25,7 +25,7 @@ from cosmos_robot.training.frame_augment import PictureChange, changed, changed_
 from cosmos_robot.training.frame_config import FrameTraining
 from cosmos_robot.training.frame_learner import FrameLearner
 from cosmos_robot.training.frame_rows import DEMO, FAILURE, SUCCESS, FrameSource, join_frames
-from cosmos_robot.training.frame_trainer import frame_batches, train_frames
+from cosmos_robot.training.frame_trainer import begun_contract, frame_batches, train_frames
 from cosmos_robot.training.latents import latent_cache
 
 STRIDE, CHUNK = 2, 4
@@ -95,7 +95,7 @@ def config(framed: Contract, start: Path, cache: Path, tmp_path_factory: pytest.
 
 def learner_of(config: FrameTraining, sources) -> FrameLearner:
     begun = load_checkpoint(config.start, dtype=torch.float32)
-    batches = frame_batches(config, begun, config.contract, sources)
+    batches = frame_batches(config, begun, begun_contract(config, begun), sources)
     return FrameLearner(with_patch(begun.transformer, config.patch, config.seed), batches, config)
 
 
@@ -294,6 +294,18 @@ def test_patched_velocity_fits_its_plan(config: FrameTraining, sources) -> None:
         torch.full((2,), 500.0), [5, 5], ("video",),
     )  # fmt: skip
     assert found.video is not None and found.video.shape == batch.given.shape
+
+
+def test_a_contracts_clamp_holds_and_the_statistics_are_the_starts(framed, start, cache, sources, tmp_path) -> None:
+    """What a rollout does beyond the demonstrations' range does not outweigh everything else."""
+    kept = framed.model.state_normalization.model_copy(update={"clamp": 0.5})
+    clamped = Contract(robot=framed.robot, model=framed.model.model_copy(update={"state_normalization": kept}))
+    begun = load_checkpoint(start, dtype=torch.float32)
+    config = settings(clamped, start, cache, tmp_path / "run")
+    rows = learner_of(config, sources).batches.rows
+    assert max(np.abs(rows.state).max(), np.abs(rows.later_state).max()) == 0.5
+    made = load_policy(train_frames(config, sources=sources)).contract.model.state_normalization
+    assert made == begun.contract.model.state_normalization.model_copy(update={"clamp": 0.5})
 
 
 def test_a_world_model_alone(framed: Contract, start: Path, cache: Path, sources, tmp_path: Path) -> None:
