@@ -34,7 +34,7 @@ POINTING_WEIGHT, OFFSET_WEIGHT = 0.5, 4.0
 SHIFT = 20.0
 """Above tiny-libero's: a frame holds 87 copies of a chunk, so at a noise that hides a row once, they still tell it."""
 STATE_CLAMP = 1.5
-"""Demonstrations stay within it. They hardly tilt the hand, so that a tilt of a failed rollout is 90 of their ranges."""
+"""Demonstrations stay within it. They hardly tilt the hand, so that one in a failed rollout is 90 of their ranges."""
 TREND_SEEDS = (0, 1, 2)
 TREND_STEPS = 300
 
