@@ -1,7 +1,7 @@
 """The recipe of ``tiny-world-model``: where commands lead in LIBERO, in one latent frame, and nothing else.
 
-Latent frames on a canvas of half tiny-libero's size, so that a token holds one latent cell. docs/world-models.md tells
-what came of it.
+Latent frames on a canvas of half tiny-libero's size, so that a token holds one latent cell. It has not been run to the
+end yet.
 """
 
 from __future__ import annotations
