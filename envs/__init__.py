@@ -32,7 +32,7 @@ def make(name: str, **options: Any) -> RobotEnv:
 def speaking(name: str, robot: str) -> dict[str, str]:
     """Options of ``make`` under which the environment ``name`` reports and obeys as ``robot``: none where its family
     knows one robot only."""
-    key = name.split("/")[0].split("_")[0]
+    key = _key(name)
     known = getattr(FAMILIES.get(key), "robots", ()) if key in FAMILIES else ()
     return {"robot": robot} if robot in known else {}
 
@@ -47,8 +47,12 @@ def known(name: str) -> list[str]:
     return _family(name).names()
 
 
+def _key(name: str) -> str:
+    return name.split("/")[0].split("_")[0]
+
+
 def _family(name: str):
-    key = name.split("/")[0].split("_")[0]
+    key = _key(name)
     if key not in FAMILIES:
         raise UnknownNameError(f"environment {name!r}: no family", key, FAMILIES)
     return FAMILIES.get(key)

@@ -5,7 +5,9 @@ The top layer, beside the command line: the only place under ``cosmos_robot`` th
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +24,14 @@ RECIPES.add("tiny-world-model", "cosmos_robot.recipes.tiny_world_model:reproduce
 RECIPES.add("trends-latent-frames", "cosmos_robot.recipes.tiny_cosmos_policy:trend")
 RECIPES.add("trends-joint", "cosmos_robot.recipes.trends:joint")
 RECIPES.add("trends-adaptation", "cosmos_robot.recipes.trends:adaptation")
+
+
+def check_run(parts: Sequence[str], until: str | None, scale: float) -> None:
+    """Raise InputError for a part that a recipe lacks, or a scale that is no positive number."""
+    if until is not None and until not in parts:
+        raise InputError(f"until: expected one of {', '.join(parts)}, got {until!r}")
+    if not 0 < scale < math.inf:
+        raise InputError(f"scale: expected a positive number, got {scale}")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ docs/tiny-cosmos-policy.md tells what came of it, and in what the shipped weight
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
@@ -14,7 +13,7 @@ from cosmos_robot.contract import WHOLE_CANVAS, Contract, ModelSpec, SamplerSpec
 from cosmos_robot.errors import InputError
 from cosmos_robot.latent_frames.layout import ACTION, FUTURE, STATE, VALUE
 from cosmos_robot.latent_frames.objective import Targets
-from cosmos_robot.recipes import tiny_libero
+from cosmos_robot.recipes import check_run, tiny_libero
 from cosmos_robot.training.frame_config import FrameTraining
 
 NAME = "tiny-cosmos-policy"
@@ -49,12 +48,9 @@ def reproduce(
     demos: those of tiny-libero. joint: policy, world model and value from demonstrations, on the weights of
     tiny-libero. rollouts: episodes of the joint policy. refined: further joint training with them.
     """
+    check_run(PARTS, until, scale)
     if corrections:
         raise InputError(f"{NAME} knows no corrections; leave them out")
-    if until is not None and until not in PARTS:
-        raise InputError(f"until: expected one of {', '.join(PARTS)}, got {until!r}")
-    if not 0 < scale < math.inf:
-        raise InputError(f"scale: expected a positive number, got {scale}")
     shipped, demos, rolled = find_checkpoint(tiny_libero.NAME).folder, out / "demos", out / "rollouts"
     parts = {
         "demos": lambda: tiny_libero.record_demos(demos, tiny_libero.scaled(tiny_libero.DEMOS, scale), 1000, workers),

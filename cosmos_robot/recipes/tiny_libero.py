@@ -5,7 +5,6 @@ docs/tiny-libero.md tells what came of it, and in what the shipped weights' own 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +25,8 @@ from cosmos_robot.contract import (
 from cosmos_robot.data.collect import DemonstratorSpec, collect
 from cosmos_robot.envs.libero import LIBERO_PANDA
 from cosmos_robot.envs.libero_demos import CHUNK, STRIDE, DemoJob
-from cosmos_robot.errors import InputError
 from cosmos_robot.policies import blind_control
+from cosmos_robot.recipes import check_run
 from cosmos_robot.training.config import PolicyTraining, Stage, TokenizerTraining
 from cosmos_robot.training.tokenizer import train_tokenizer
 from cosmos_robot.training.trainer import train_policy
@@ -69,11 +68,8 @@ def reproduce(
     corrections: a further round of training on the policy's own states, labelled by the expert (DAgger); the shipped
     checkpoint did without.
     """
-    if until is not None and until not in PARTS:
-        raise InputError(f"until: expected one of {', '.join(PARTS)}, got {until!r}")
+    check_run(PARTS, until, scale)
     demos, corrected = out / "demos", out / "corrections"
-    if not 0 < scale < math.inf:
-        raise InputError(f"scale: expected a positive number, got {scale}")
     datasets = (demos, corrected) if corrections else (demos,)
     last = out / ("corrected" if corrections else "policy")
     steps = {

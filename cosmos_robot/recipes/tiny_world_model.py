@@ -6,13 +6,12 @@ end yet.
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from cosmos_robot.contract import CanvasSpec, Contract, ModelSpec
 from cosmos_robot.errors import InputError
 from cosmos_robot.latent_frames.layout import VALUE
-from cosmos_robot.recipes import tiny_cosmos_policy, tiny_libero
+from cosmos_robot.recipes import check_run, tiny_cosmos_policy, tiny_libero
 from cosmos_robot.training.config import TokenizerTraining
 from cosmos_robot.training.frame_config import FrameTraining
 
@@ -30,12 +29,9 @@ def reproduce(
     demos: those of tiny-libero. tokenizer: an autoencoder for the smaller canvas. model: forward dynamics, on the
     weights of tiny-libero.
     """
+    check_run(PARTS, until, scale)
     if corrections:
         raise InputError(f"{NAME} knows no corrections; leave them out")
-    if until is not None and until not in PARTS:
-        raise InputError(f"until: expected one of {', '.join(PARTS)}, got {until!r}")
-    if not 0 < scale < math.inf:
-        raise InputError(f"scale: expected a positive number, got {scale}")
     demos = out / "demos"
     parts = {
         "demos": lambda: tiny_libero.record_demos(demos, tiny_libero.scaled(tiny_libero.DEMOS, scale), 1000, workers),
