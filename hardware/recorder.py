@@ -118,7 +118,7 @@ class Recorder(Aside[_Seen]):
         with quiet():
             self._writer.save_episode(parallel_encoding=False)
             self._writer.finalize()
-        correct_statistics(self._partial, ("observation.state", "action"))
+        correct_statistics(self._partial)
         about = {"robot": self._robot.model_dump(mode="json"), "lost_ticks": self.lost, **(notes or {})}
         (self._partial / ABOUT).write_text(json.dumps(about) + "\n")
         os.replace(self._partial, self._settings.folder)

@@ -104,7 +104,7 @@ def _write(
     finally:
         if writer is not None:
             writer.finalize()  # its destructor would write once more, after the folder is gone
-    correct_statistics(folder, ("observation.state", "action"))
+    correct_statistics(folder)
     _write_provenance(recordings, kept, folder)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cosmos_robot.data.lerobot import numbers
 from cosmos_robot.errors import CheckpointError
 
 REPOSITORY = "local/cosmos-robot"
@@ -69,15 +70,15 @@ def open_writer(folder: Path, fps: int, features: Mapping[str, Any], robot: str 
     )
 
 
-def correct_statistics(folder: Path, columns: Iterable[str]) -> None:
-    """Compute ``meta/stats.json`` of a finished dataset again for the given columns of numbers, from all rows.
+def correct_statistics(folder: Path) -> None:
+    """Compute ``meta/stats.json`` of a finished dataset again for state and action, from all rows.
 
     LeRobot sums squares of float32 and averages the quantiles of episodes: the deviation of a column that hardly moves
     comes out a fifth off, and quantiles are not those of the dataset.
     """
     path = folder / "meta" / "stats.json"
     stored = json.loads(path.read_text())
-    for column in columns:
+    for column in ("observation.state", "action"):
         rows = _rows(folder, column)
         found = {"min": rows.min(0), "max": rows.max(0), "mean": rows.mean(0), "std": rows.std(0)}
         quantiles = {name: np.quantile(rows, int(name[1:]) / 100, axis=0) for name in stored[column] if name[0] == "q"}
@@ -90,9 +91,8 @@ def _rows(folder: Path, column: str) -> NDArray[np.float64]:
     import pyarrow.parquet
 
     files = sorted((folder / "data").rglob("*.parquet"))
-    parts = [pyarrow.parquet.read_table(file, columns=[column]).column(column).to_pylist() for file in files]
-    rows = [row for part in parts for row in part]
-    return np.array(rows, dtype=np.float64).reshape(len(rows), -1)
+    parts = [numbers(pyarrow.parquet.read_table(file, columns=[column]), column) for file in files]
+    return np.concatenate(parts).astype(np.float64)
 
 
 def ahead[T](items: Iterable[T]) -> Iterator[T]:

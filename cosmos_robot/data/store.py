@@ -182,7 +182,7 @@ class _Writer:
         if self._lerobot is None:
             raise InputError("there are no episodes to write")
         self._lerobot.finalize()
-        correct_statistics(self._folder, ("observation.state", "action"))
+        correct_statistics(self._folder)
         files = [path for path in sorted(self._folder.rglob("*")) if path.is_file()]
         chunk, *_ = self._shapes.pop("action_chunk")
         digest = hashlib.blake2b(digest_size=16)

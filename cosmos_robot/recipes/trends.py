@@ -33,6 +33,7 @@ from cosmos_robot.eval.statistics import student_mean
 from cosmos_robot.images import compose_canvas
 from cosmos_robot.policies.cosmos3 import Cosmos3InverseModel, Cosmos3Policy, Cosmos3WorldModel
 from cosmos_robot.policies.cosmos3_model import Cosmos3Model
+from cosmos_robot.recipes import check_run
 from cosmos_robot.training.cache import StoredEpisodes
 from cosmos_robot.training.model_config import ModelTraining, PostTraining, Stream
 from cosmos_robot.training.model_trainer import train_model
@@ -277,8 +278,7 @@ def _episodes(scale: float) -> int:
 def _require_plain(until: str | None, corrections: bool, scale: float) -> None:
     if until is not None or corrections:
         raise InputError("trends: there are no parts to stop after and no corrections; leave until and corrections out")
-    if not 0 < scale < float("inf"):
-        raise InputError(f"scale: expected a positive number, got {scale}")
+    check_run((), None, scale)
 
 
 def _rows(table: Mapping[str, Mapping[str, tuple[float, float, float] | None]]) -> list[list[str]]:
