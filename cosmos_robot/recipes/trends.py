@@ -4,7 +4,8 @@
 against three trained as one of them, at equal steps for each mode. ``trends-adaptation`` (report, table 20): how fast a
 checkpoint that saw other embodiments becomes a policy, against the same network with fresh weights.
 
-Both make their data, train run after run, measure, and go on where they were stopped. What they find lies in
+Both adapt the autoencoder of ``tiny-libero`` to PushT first (as shipped it shows such pictures at 13 dB); every arm has
+this one and keeps it. They make their data, train run after run, measure, and go on where they were stopped. What they find lies in
 ``trends-*.json`` and, as tables, in ``trends-*.md``.
 """
 
@@ -34,7 +35,8 @@ from cosmos_robot.images import compose_canvas
 from cosmos_robot.policies.cosmos3 import Cosmos3InverseModel, Cosmos3Policy, Cosmos3WorldModel
 from cosmos_robot.policies.cosmos3_model import Cosmos3Model
 from cosmos_robot.recipes import check_run
-from cosmos_robot.training.cache import StoredEpisodes
+from cosmos_robot.recipes.adapted import adapt_tokenizer
+from cosmos_robot.training.cache import EpisodeList, StoredEpisodes
 from cosmos_robot.training.model_config import ModelTraining, PostTraining, Stream
 from cosmos_robot.training.model_trainer import train_model
 from cosmos_robot.training.session import write_atomic
@@ -44,14 +46,17 @@ START: Final = "tiny-libero"
 SIDE: Final = 96
 CHUNK, EXECUTE, GAP = 16, 8, 4
 SEEDS: Final = (0, 1, 2)
-DEMOS, STEPS, BATCH, EPISODES, WINDOWS = 60, 400, 32, 20, 48
+DEMOS, STEPS, BATCH, EPISODES, WINDOWS = 60, 400, 32, 40, 48
+TOKENIZER_STEPS: Final = 400
 THREADS = 2
 POINTS: Final = (0.125, 0.25, 0.5, 1.0)
 """Shares of the steps after which adaptation is measured."""
 HELD_OUT_EVERY: Final = 10
 MODES: Final[tuple[PlanMode, ...]] = ("policy", "forward_dynamics", "inverse_dynamics")
 RECIPE: Final = PostTraining(lr=4e-4, head_factor=1.0, warmup=50, trainable="all", schedule="linear")
-MEASURES: Final = {"coverage": "coverage", "fd_psnr": "FD PSNR, dB", "id_error": "ID error, px"}
+MEASURES: Final = {
+    "coverage": "coverage", "policy_error": "policy error, px", "fd_psnr": "FD PSNR, dB", "id_error": "ID error, px"
+}  # fmt: skip
 
 
 def joint(
@@ -61,6 +66,7 @@ def joint(
     demonstrations, steps and closed-loop episodes."""
     _require_plain(until, corrections, scale)
     demos = record(out, workers, scale)
+    start = adapted_start(out, demos, scale)
     steps = max(1, round(STEPS * scale))
     arms: dict[str, tuple[tuple[PlanMode, ...], int]] = {"joint": (MODES, steps * len(MODES))}
     arms |= {mode: ((mode,), steps) for mode in MODES}
@@ -68,7 +74,7 @@ def joint(
     for seed in SEEDS:
         for arm, (modes, count) in arms.items():
             run = out / f"{arm}-{seed}"
-            results[arm].append(_once(run, lambda a=(run, modes, count, seed): _measured(a, out, demos, scale)))
+            results[arm].append(_once(run, lambda a=(run, modes, count, seed): _measured(a, start, demos, scale)))
     results["control"] = [_once(out / "control", lambda: controls(demos, _episodes(scale)))]
     table = {arm: {name: student_mean([r[name] for r in found if name in r]) for name in MEASURES}
              for arm, found in results.items()}  # fmt: skip
@@ -90,13 +96,14 @@ def adaptation(
     against steps."""
     _require_plain(until, corrections, scale)
     demos = record(out, workers, scale)
+    start = adapted_start(out, demos, scale)
     steps = max(1, round(STEPS * scale))
     points = list(dict.fromkeys(max(1, round(steps * share)) for share in POINTS))
     results: dict[str, list[dict[str, float]]] = {"tiny-libero": [], "fresh": []}
     for seed in SEEDS:
         for arm, found in results.items():
             run = out / f"adapt-{arm}-{seed}"
-            found.append(_once(run, lambda a=(run, arm, seed): _curve(*a, out, demos, points, scale)))
+            found.append(_once(run, lambda a=(run, arm, seed): _curve(*a, start, demos, points, scale)))
     control = _once(out / "control", lambda: controls(demos, _episodes(scale)))
     table = {arm: {name: student_mean([r[name] for r in found]) for name in found[0]} for arm, found in results.items()}
     report = {"trend": "adaptation", "steps": points, "seeds": SEEDS, "scale": scale, "runs": results, "table": table,
@@ -113,6 +120,17 @@ def record(out: Path, workers: int, scale: float) -> Path:
         collect(pusht_jobs(max(HELD_OUT_EVERY + 1, round(DEMOS * scale))), DEMONSTRATOR, PUSHT, demos, stride=STRIDE,
                 workers=workers)  # fmt: skip
     return demos
+
+
+def adapted_start(out: Path, demos: Path, scale: float) -> Path:
+    """``tiny-libero`` with its autoencoder fine-tuned on the demonstrations that are not held out."""
+    folder, made = out / "tokenizer", contract(MODES)
+    if not (folder / "start").exists():
+        stored = StoredEpisodes(demos, made)
+        seen = EpisodeList([stored[e] for e in range(len(stored)) if e % HELD_OUT_EVERY])
+        adapt_tokenizer(folder, START, made, demos, [seen], out / "cache", steps=max(2, round(TOKENIZER_STEPS * scale)),
+                        threads=THREADS)  # fmt: skip
+    return folder / "start"
 
 
 def contract(modes: Sequence[PlanMode]) -> Contract:
@@ -135,11 +153,11 @@ def contract(modes: Sequence[PlanMode]) -> Contract:
     return Contract(robot=PUSHT, model=plain.model.model_copy(update=changes))
 
 
-def training(run: Path, cache: Path, modes: Sequence[PlanMode], steps: int, seed: int) -> ModelTraining:
-    """One run. Every arm reads the same samples: pictures of every mode are encoded, once for all."""
+def training(run: Path, start: Path, modes: Sequence[PlanMode], steps: int, seed: int) -> ModelTraining:
+    """One run, whose cache of latents lies beside it. Every arm reads the same samples: pictures of every mode are encoded, once for all."""
     stream = Stream(name="pusht", contract=contract(modes), modes=dict.fromkeys(modes, 1.0), stride=STRIDE, every=2)
     return ModelTraining(
-        out=run, streams=(stream,), start=START, cache=cache, steps=steps, batch=BATCH, seed=seed, recipe=RECIPE,
+        out=run, streams=(stream,), start=str(start), cache=run.parent / "cache", steps=steps, batch=BATCH, seed=seed, recipe=RECIPE,
         validation_every=HELD_OUT_EVERY, validation_samples=WINDOWS, validate_seconds=1e9,
         threads=THREADS,
     )  # fmt: skip
@@ -148,16 +166,18 @@ def training(run: Path, cache: Path, modes: Sequence[PlanMode], steps: int, seed
 def measure(checkpoint: Checkpoint, demos: Path, episodes: int) -> dict[str, float]:
     """What a checkpoint's modes can show: coverage in closed loop, FD PSNR and ID error on held-out windows."""
     model, modes, found = Cosmos3Model(checkpoint), checkpoint.contract.model.modes, {}
-    if "policy" in modes:
-        found["coverage"] = float(np.mean(drive(Cosmos3Policy(model), episodes)))
     windows = held_out_windows(demos, checkpoint.contract)
-    seeds = list(range(len(windows)))
+    seeds, commands = list(range(len(windows))), [w[1].values for w in windows]
+    if "policy" in modes:
+        policy = Cosmos3Policy(model)
+        found["coverage"] = float(np.mean(drive(policy, episodes)))
+        found["policy_error"] = error([c.values for c in policy.act([w[0] for w in windows], seeds)], commands)
     if "forward_dynamics" in modes:
         predictions = Cosmos3WorldModel(model).imagine([w[0] for w in windows], [w[1] for w in windows], seeds)
         found["fd_psnr"] = psnr([p.frames for p in predictions], [w[2].frames for w in windows])
     if "inverse_dynamics" in modes:
         labels = Cosmos3InverseModel(model).label([w[2] for w in windows], seeds)
-        found["id_error"] = error([c.values for c in labels], [w[1].values for w in windows])
+        found["id_error"] = error([c.values for c in labels], commands)
     return found
 
 
@@ -167,10 +187,12 @@ def controls(demos: Path, episodes: int) -> dict[str, float]:
     windows = held_out_windows(demos, contract(MODES))
     still = [np.repeat(w[2].frames[:1], len(w[2].frames), 0) for w in windows]
     here = [np.repeat(w[0].state["agent_position"][None], CHUNK, 0) for w in windows]
+    missed = error(here, [w[1].values for w in windows])
     return {
         "coverage": float(np.mean(drive(None, episodes))),
+        "policy_error": missed,
         "fd_psnr": psnr(still, [w[2].frames for w in windows]),
-        "id_error": error(here, [w[1].values for w in windows]),
+        "id_error": missed,
     }
 
 
@@ -238,21 +260,21 @@ def error(predicted: Sequence[NDArray], true: Sequence[NDArray]) -> float:
     return float(np.mean([np.linalg.norm(p - t, axis=1).mean() for p, t in zip(predicted, true, strict=True)]))
 
 
-def _measured(arm: tuple, out: Path, demos: Path, scale: float) -> dict[str, float]:
+def _measured(arm: tuple, start: Path, demos: Path, scale: float) -> dict[str, float]:
     run, modes, steps, seed = arm
-    config = training(run, out / "cache", modes, steps, seed)
+    config = training(run, start, modes, steps, seed)
     exported = train_model(config, {"pusht": [StoredEpisodes(demos, config.streams[0].contract)]})
     return measure(load_checkpoint(exported), demos, _episodes(scale))
 
 
 def _curve(
-    run: Path, arm: str, seed: int, out: Path, demos: Path, points: Sequence[int], scale: float
+    run: Path, arm: str, seed: int, start: Path, demos: Path, points: Sequence[int], scale: float
 ) -> dict[str, float]:
     """Held-out action error and closed-loop coverage at each of ``points``, as ``error@STEPS`` and so on. The rate
     falls to nothing within each, so every point is a run of its own."""
     found = {}
     for steps in points:
-        config = training(run / str(steps), out / "cache", ("policy",), steps, seed)
+        config = training(Path(f"{run}-{steps}"), start, ("policy",), steps, seed)
         config = replace(config, fresh=arm == "fresh")
         exported = train_model(config, {"pusht": [StoredEpisodes(demos, config.streams[0].contract)]})
         last = json.loads((config.out / "log.jsonl").read_text().splitlines()[-1])

@@ -30,19 +30,20 @@ def wandering(seed: int, rows: int = 24) -> Episode:
 
 @pytest.fixture
 def small(monkeypatch, tmp_path):
-    """Three episodes in memory in place of the recorded ones, tiny numbers."""
-    source = EpisodeList([wandering(seed) for seed in range(3)])
+    """Four episodes in memory in place of the recorded ones, tiny numbers."""
+    source = EpisodeList([wandering(seed) for seed in range(4)])
     monkeypatch.setattr(trends, "StoredEpisodes", lambda path, contract: source)
     for name, value in {
         "STEPS": 4,
         "BATCH": 4,
         "WINDOWS": 2,
         "SEEDS": (0,),
-        "HELD_OUT_EVERY": 2,
+        "HELD_OUT_EVERY": 3,
         "STEP_BUDGET": 12,
     }.items():
         monkeypatch.setattr(trends, name, value)
     monkeypatch.setattr(trends, "_episodes", lambda scale: 2)
+    monkeypatch.setattr(trends, "TOKENIZER_STEPS", 2)
     (tmp_path / "demos").mkdir()
     return tmp_path
 
@@ -69,8 +70,8 @@ def test_the_joint_trend_is_resumed_and_written(small, monkeypatch):
     trends.joint(small)
     report = json.loads((small / "trends-joint.json").read_text())
     assert set(report["table"]) == {"joint", *trends.MODES, "control"}
-    assert set(report["runs"]["joint"][0]) == {"coverage", "fd_psnr", "id_error"}
-    assert set(report["runs"]["policy"][0]) == {"coverage"} and len(report["runs"]["policy"]) == 1
+    assert set(report["runs"]["joint"][0]) == set(trends.MEASURES)
+    assert set(report["runs"]["policy"][0]) == {"coverage", "policy_error"} and len(report["runs"]["policy"]) == 1
     monkeypatch.setattr(trends, "train_model", None)  # everything is there
     trends.joint(small)
     assert json.loads((small / "trends-joint.json").read_text()) == report

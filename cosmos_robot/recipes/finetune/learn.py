@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from cosmos_robot.backbone.cosmos3.load import load_checkpoint, save_checkpoint
 from cosmos_robot.contract import Contract
 from cosmos_robot.data.bridge import RecordedEpisodes
 from cosmos_robot.data.episodes import Episode
 from cosmos_robot.errors import InputError
 from cosmos_robot.policies import load_policy
+from cosmos_robot.recipes.adapted import adapt_tokenizer
 from cosmos_robot.recipes.finetune.description import Description
 from cosmos_robot.recipes.finetune.measures import action_error, predicted
 from cosmos_robot.recipes.finetune.plan import recipe_of
@@ -23,10 +22,8 @@ from cosmos_robot.recipes.finetune.prepare import open_episodes
 from cosmos_robot.recipes.finetune.replay import replay_lines
 from cosmos_robot.recipes.finetune.stages import Run, Say
 from cosmos_robot.training.cache import EpisodeList, EpisodeSource
-from cosmos_robot.training.config import TokenizerTraining
 from cosmos_robot.training.model_config import ModelTraining, Stream
 from cosmos_robot.training.model_trainer import train_model
-from cosmos_robot.training.tokenizer import train_tokenizer
 
 if TYPE_CHECKING:
     from cosmos_robot.data.store import EpisodeStore
@@ -43,23 +40,13 @@ def tokenizer(run: Run, say: Say) -> dict[str, Any]:
         settings = description.tokenizer
         if settings is None:
             raise InputError("tokenizer: the description has no [tokenizer]; its start's autoencoder stays as it is")
-        start = load_checkpoint(description.start, dtype=torch.float32, contract=contract)
-        start.vae.save_pretrained(folder / "begun" / "vae")
-        config = TokenizerTraining(
-            out=folder / "training", datasets=(description.data.path,), cache=run.out / "cache", contract=contract,
-            steps=settings.steps, lr=settings.lr, batch=settings.batch, start=folder / "begun",
-            decode_every=2, threads=description.training.threads,
+        start = adapt_tokenizer(
+            folder, description.start, contract, description.data.path, [labelled_episodes(description)],
+            run.out / "cache", steps=settings.steps, lr=settings.lr, batch=settings.batch,
+            threads=description.training.threads,
         )  # fmt: skip
-        made = train_tokenizer(config, [labelled_episodes(description)])
-        from diffusers import AutoencoderKLWan
-
-        vae = AutoencoderKLWan.from_pretrained(made / "vae")
-        save_checkpoint(
-            folder / "start", transformer=start.transformer, vae=vae, tokenizer=start.tokenizer,
-            contract=contract, overwrite=True,
-        )  # fmt: skip
-        tell(f"{settings.steps} steps; the start with the new autoencoder: {folder / 'start'}")
-        return {"start": str(folder / "start")}
+        tell(f"{settings.steps} steps; the start with the new autoencoder: {start}")
+        return {"start": str(start)}
 
     return run.perform("tokenizer", work, None, say)
 
