@@ -5,8 +5,8 @@ against three trained as one of them, at equal steps for each mode. ``trends-ada
 checkpoint that saw other embodiments becomes a policy, against the same network with fresh weights.
 
 Both adapt the autoencoder of ``tiny-libero`` to PushT first (as shipped it shows such pictures at 13 dB); every arm has
-this one and keeps it. They make their data, train run after run, measure, and go on where they were stopped. What they find lies in
-``trends-*.json`` and, as tables, in ``trends-*.md``.
+this one and keeps it. They make their data, train run after run, measure, and go on where they were stopped. What they
+find lies in ``trends-*.json`` and, as tables, in ``trends-*.md``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ START: Final = "tiny-libero"
 SIDE: Final = 96
 CHUNK, EXECUTE, GAP = 16, 8, 4
 SEEDS: Final = (0, 1, 2)
-DEMOS, STEPS, BATCH, EPISODES, WINDOWS = 60, 400, 32, 40, 48
+DEMOS, STEPS, BATCH, EPISODES, WINDOWS = 60, 300, 32, 20, 48
 TOKENIZER_STEPS: Final = 400
 THREADS = 2
 POINTS: Final = (0.125, 0.25, 0.5, 1.0)
@@ -154,11 +154,12 @@ def contract(modes: Sequence[PlanMode]) -> Contract:
 
 
 def training(run: Path, start: Path, modes: Sequence[PlanMode], steps: int, seed: int) -> ModelTraining:
-    """One run, whose cache of latents lies beside it. Every arm reads the same samples: pictures of every mode are encoded, once for all."""
+    """One run; latents lie in ``cache`` beside it. Every arm reads the same samples: pictures of every mode are encoded,
+    once for all."""
     stream = Stream(name="pusht", contract=contract(modes), modes=dict.fromkeys(modes, 1.0), stride=STRIDE, every=2)
     return ModelTraining(
-        out=run, streams=(stream,), start=str(start), cache=run.parent / "cache", steps=steps, batch=BATCH, seed=seed, recipe=RECIPE,
-        validation_every=HELD_OUT_EVERY, validation_samples=WINDOWS, validate_seconds=1e9,
+        out=run, streams=(stream,), start=str(start), cache=run.parent / "cache", steps=steps, batch=BATCH, seed=seed,
+        recipe=RECIPE, validation_every=HELD_OUT_EVERY, validation_samples=WINDOWS, validate_seconds=1e9,
         threads=THREADS,
     )  # fmt: skip
 
