@@ -154,7 +154,7 @@ def contract(modes: Sequence[PlanMode]) -> Contract:
 
 
 def training(run: Path, start: Path, modes: Sequence[PlanMode], steps: int, seed: int) -> ModelTraining:
-    """One run; latents lie in ``cache`` beside it. Every arm reads the same samples: pictures of every mode are encoded,
+    """One run; latents lie in ``cache`` beside it. Every arm reads the same samples: pictures of each mode are encoded,
     once for all."""
     stream = Stream(name="pusht", contract=contract(modes), modes=dict.fromkeys(modes, 1.0), stride=STRIDE, every=2)
     return ModelTraining(
