@@ -93,15 +93,16 @@ def _model(out: Path, demos: Path, scale: float) -> None:
 
 
 def _start(out: Path) -> Path:
-    """tiny-libero with the new autoencoder."""
+    """tiny-libero with the new autoencoder, and with places fine enough to copy a picture by."""
     import torch
     from diffusers import AutoencoderKLWan
 
     from cosmos_robot.backbone.cosmos3.load import load_checkpoint, save_checkpoint
+    from cosmos_robot.backbone.cosmos3.sharpness import with_finer_places
 
     shipped = load_checkpoint(tiny_libero.NAME, dtype=torch.float32)
     vae = AutoencoderKLWan.from_pretrained(out / "tokenizer" / "vae")
     return save_checkpoint(
-        out / "start", transformer=shipped.transformer, vae=vae, tokenizer=shipped.tokenizer,
+        out / "start", transformer=with_finer_places(shipped.transformer), vae=vae, tokenizer=shipped.tokenizer,
         contract=shipped.contract, overwrite=True,
     )  # fmt: skip

@@ -12,7 +12,9 @@ from dots import draw_episode
 
 from cosmos_robot.backbone.cosmos3.load import load_checkpoint
 from cosmos_robot.backbone.cosmos3.patches import with_patch
+from cosmos_robot.backbone.cosmos3.positions import rotary_angles
 from cosmos_robot.backbone.cosmos3.runtime import encode_text, velocity
+from cosmos_robot.backbone.cosmos3.sharpness import with_finer_places
 from cosmos_robot.backbone.cosmos3.untrained import save_untrained
 from cosmos_robot.contract import Contract, ModelSpec
 from cosmos_robot.data.rollouts import Rollout
@@ -204,6 +206,26 @@ def test_a_larger_patch_keeps_every_other_weight(config: FrameTraining) -> None:
     ) > 0.99  # fmt: skip
     with pytest.raises(InputError, match="patch"):
         with_patch(wider, 4)
+
+
+def test_finer_places_tell_cells_apart(config: FrameTraining) -> None:
+    begun = load_checkpoint(config.start, dtype=torch.float32).transformer
+    finer = with_finer_places(begun, 100.0, 3.0, fastest=1)
+    assert finer.config.rope_theta == 100.0 != begun.config.rope_theta
+    old, new, half = begun.state_dict(), finer.state_dict(), begun.config.head_dim // 2
+    for name, weight in old.items():
+        expected = weight.clone()
+        if "norm_added_" in name:
+            expected[[1, 2, 1 + half, 2 + half]] *= 3
+        assert torch.equal(new[name], expected), name
+    cells = torch.tensor([[0.0, 0.0], [0.0, 1.0], [0.0, 0.0]])  # t, h, w of two cells, one below the other
+    apart = [
+        float(1 - torch.cos(rotary_angles(cells, begun.config.head_dim, theta, begun.config.rope_axes_dim)[1]).mean())
+        for theta in (begun.config.rope_theta, 100.0)
+    ]
+    assert apart[1] > 2 * apart[0]
+    with pytest.raises(InputError, match="theta > 1"):
+        with_finer_places(begun, theta=0.0)
 
 
 def test_a_run_comes_out_as_policy_world_and_value(config: FrameTraining, sources) -> None:
