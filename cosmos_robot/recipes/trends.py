@@ -39,6 +39,7 @@ from cosmos_robot.policies.cosmos3_model import Cosmos3Model
 from cosmos_robot.recipes import check_run
 from cosmos_robot.recipes.adapted import adapt_tokenizer
 from cosmos_robot.training.cache import EpisodeList, StoredEpisodes
+from cosmos_robot.training.config import plain
 from cosmos_robot.training.model_config import ModelTraining, PostTraining, Stream
 from cosmos_robot.training.model_trainer import train_model
 from cosmos_robot.training.session import write_atomic
@@ -116,7 +117,8 @@ def adaptation(
 
 
 def record(out: Path, workers: int, scale: float) -> Path:
-    """The demonstrations, recorded if they are not there."""
+    """The demonstrations, recorded if they are not there. Raises InputError where ``out`` has runs of other settings."""
+    _require_same(out, scale)
     demos = out / "demos"
     if not demos.exists():
         collect(pusht_jobs(max(HELD_OUT_EVERY + 1, round(DEMOS * scale))), DEMONSTRATOR, PUSHT, demos, stride=STRIDE,
@@ -307,6 +309,20 @@ def _once(run: Path, work: Any) -> dict[str, float]:
     return json.loads(file.read_text())
 
 
+def _require_same(out: Path, scale: float) -> None:
+    """Results of other settings are not mixed."""
+    file = out / "settings.json"
+    settings = {"scale": scale, "demos": DEMOS, "tokenizer_steps": TOKENIZER_STEPS, "steps": STEPS, "batch": BATCH,
+                "episodes": EPISODES, "windows": WINDOWS, "recipe": plain(RECIPE)}  # fmt: skip
+    if not file.is_file():
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, lambda temporary: temporary.write_text(json.dumps(settings, indent=2) + "\n"))
+    kept = json.loads(file.read_text())
+    differ = [f"{name} {kept.get(name)}" for name, value in settings.items() if kept.get(name) != value]
+    if differ:
+        raise InputError(f"trends: {out} has runs with other settings ({', '.join(differ)}); choose another folder")
+
+
 def _episodes(scale: float) -> int:
     return max(2, round(EPISODES * min(scale, 5)))
 
@@ -321,9 +337,15 @@ def _rows(table: Mapping[str, Mapping[str, tuple[float, float, float] | None]]) 
     names = list(dict.fromkeys(name for row in table.values() for name in row))
     rows = [["", *(MEASURES.get(name, name) for name in names)]]
     for arm, values in table.items():
-        cells = [values.get(name) for name in names]
-        rows.append([arm, *("" if c is None else f"{c[0]:.3g} ({c[1]:.3g} to {c[2]:.3g})" for c in cells)])
+        rows.append([arm, *(_cell(values.get(name)) for name in names)])
     return rows
+
+
+def _cell(value: tuple[float, float, float] | None) -> str:
+    if value is None:
+        return ""
+    mean, low, high = value
+    return f"{mean:.3g}" if low == high else f"{mean:.3g} ({low:.3g} to {high:.3g})"
 
 
 def _write(stem: Path, report: Mapping[str, Any], rows: Sequence[Sequence[str]]) -> None:

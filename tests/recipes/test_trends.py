@@ -76,6 +76,8 @@ def test_the_joint_trend_is_resumed_and_written(small, monkeypatch):
     trends.joint(small)
     assert json.loads((small / "trends-joint.json").read_text()) == report
     assert (small / "trends-joint.md").read_text().count("|\n") == 7
+    with pytest.raises(InputError, match=r"other settings \(scale 1.0\)"):
+        trends.joint(small, scale=0.5)
 
 
 def test_the_adaptation_trend(small, monkeypatch):
