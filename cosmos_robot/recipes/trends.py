@@ -117,7 +117,8 @@ def adaptation(
 
 
 def record(out: Path, workers: int, scale: float) -> Path:
-    """The demonstrations, recorded if they are not there. Raises InputError where ``out`` has runs of other settings."""
+    """The demonstrations, recorded if they are not there. Raises InputError where ``out`` has runs of other
+    settings."""
     _require_same(out, scale)
     demos = out / "demos"
     if not demos.exists():
