@@ -101,8 +101,10 @@ def calibrate(
     usable = np.isfinite(values)
     names = [name for name, use in zip(names, usable, strict=True) if use]
     left_out, values, truth, good = int((~usable).sum()), values[usable], truth[usable], good[usable]
-    if not len(values) or not all((0 <= a).all() and (a <= 1).all() for a in (values, truth)):
-        raise InputError("calibration: expected at least one prediction, and all of them and of the returns from 0 to 1")
+    if not len(values) or not all((a >= 0).all() and (a <= 1).all() for a in (values, truth)):
+        raise InputError(
+            "calibration: expected at least one prediction, and all of them and of the returns from 0 to 1"
+        )
     places = np.minimum((values * bins).astype(int), bins - 1)
     found = tuple(_bin(i, bins, places == i, values, truth, names) for i in sorted(set(places.tolist())))
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from cosmos_robot.actions.codec import Codec, state_vector
 from cosmos_robot.contract import Contract
 from cosmos_robot.envs.world_model import state_teller
-from cosmos_robot.errors import CheckpointError, InputError
+from cosmos_robot.errors import InputError
 from cosmos_robot.eval.world_model_actions import falsified
 from cosmos_robot.eval.world_model_case import (
     Case,
@@ -58,18 +58,8 @@ class Pictured:
 def measure(models: Models, window: Window, settings: MeasureSettings, probe: bool) -> tuple[dict[str, Any], Pictured]:
     """The record of one window and its pictures. probe: whether wrong scales and exchanged cameras are tried, too.
 
-    Raises InputError where the model's pictures are not on its contract's canvas, and names the window in whatever else
-    a model refuses, such as numbers that are not finite.
+    Raises InputError where the model's pictures are not on its contract's canvas.
     """
-    try:
-        return _measured(models, window, settings, probe)
-    except (InputError, CheckpointError) as error:
-        raise type(error)(f"{window.key}: {error}") from error
-
-
-def _measured(
-    models: Models, window: Window, settings: MeasureSettings, probe: bool
-) -> tuple[dict[str, Any], Pictured]:
     contract, truth = models.contract, window.truth(models.contract)
     seed = int(np.random.SeedSequence([settings.seed, window.start, len(window.run)]).generate_state(1)[0])
     chain = roll(models.world, window, seed, settings.carry)

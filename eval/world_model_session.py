@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image as PILImage
 from rich.console import Console
 
-from cosmos_robot.errors import InputError, Interrupted, WorkerError
+from cosmos_robot.errors import CheckpointError, InputError, Interrupted, WorkerError
 from cosmos_robot.eval.films import Film, side_by_side
 from cosmos_robot.eval.world_model_case import Models
 from cosmos_robot.eval.world_model_log import WindowLog
@@ -88,14 +88,18 @@ def measure_all(
 
 
 def episode_records(models: Models, source: Source, settings: SessionSettings, number: int) -> list[dict[str, Any]]:
-    """Make episode ``number`` and measure its windows."""
+    """Make episode ``number`` and measure its windows. Errors name the window, such as that of a checkpoint whose
+    numbers are not finite."""
     contract = models.contract
     run = source.run(number, contract)
     records = []
     windows = windows_of(run, contract, settings.measure.chunks, settings.windows)
     probed = spread(len(windows), settings.probed)
     for place, window in enumerate(windows):
-        record, pictured = measure(models, window, settings.measure, probe=place in probed)
+        try:
+            record, pictured = measure(models, window, settings.measure, probe=place in probed)
+        except (InputError, CheckpointError) as error:
+            raise type(error)(f"{window.key}: {error}") from error
         if place == 0 and number < settings.filmed and settings.films is not None:
             record |= film_window(
                 settings.films, number, window, pictured, contract.robot.rate_hz / frame_stride(contract)

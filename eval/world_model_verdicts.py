@@ -26,6 +26,7 @@ LEAST_WINDOWS = 10
 LEAST_EPISODES = 3
 """Episodes below which nothing is said either: windows of one episode are alike."""
 
+
 @dataclass(frozen=True)
 class Verdict:
     """Whether predictions follow the commands.
@@ -71,8 +72,9 @@ def following(records: Sequence[Record], where: str = "pictures", kinds: Sequenc
     total = clustered([all(_wins(e, kind) for kind in kinds) for e in tested], runs)
     follows = total.rate >= RULE if enough(total) else None
     broken = sum(not all(np.isfinite(e[k]) for k in ("true", *kinds)) for e in tested)
-    margins = [decibels(e["true"]) - max(decibels(e[kind]) for kind in kinds) for e in tested]
-    margin = float(np.median(margins)) if margins and where == "pictures" else None
+    pictures = tested if where == "pictures" else []
+    margins = [decibels(e["true"]) - max(decibels(e[kind]) for kind in kinds) for e in pictures]
+    margin = float(np.median(margins)) if margins else None
     what = "actions" if tuple(kinds) == KINDS else " and ".join(kinds)
     words = _sentence(total, follows, what, where, len(kinds))
     return Verdict(wins, total, margin, dict(left_out), broken, follows, words)
@@ -110,8 +112,8 @@ def _wins(errors: Mapping[str, float], kind: str) -> bool:
 def _sentence(total: Share, follows: bool | None, what: str, where: str, kinds: int) -> str:
     if follows is None:
         return (
-            f"{what} ({where}): cannot be said, {total.windows} windows of {total.episodes} episodes could be tested, at "
-            f"least {LEAST_WINDOWS} of {LEAST_EPISODES} are needed; raise --episodes or --windows"
+            f"{what} ({where}): cannot be said, {total.windows} windows of {total.episodes} episodes could be tested, "
+            f"at least {LEAST_WINDOWS} of {LEAST_EPISODES} are needed; raise --episodes or --windows"
         )
     word = "follows" if follows else "does not follow"
     name = "action-following" if follows else "not action-following"
@@ -175,7 +177,6 @@ def not_finite(records: Sequence[Record]) -> dict[str, int]:
     """What was predicted that is no number, and on how many windows."""
     found = Counter[str]()
     for r in records:
-        found["pictures"] += bool(r.get("not_finite"))
         found["state"] += bool((r.get("state") or {}).get("not_finite"))
         found["path"] += bool((r.get("path") or {}).get("not_finite"))
         found["value"] += bool(r.get("value_not_finite"))
@@ -276,21 +277,35 @@ def agreement(records: Sequence[Record]) -> dict[str, Any] | None:
     return {"cameras": cameras, "nearer_to_its_own_commands": asdict(nearer), "windows": len(told)}
 
 
-def values(
-    records: Sequence[Record], gamma: float = GAMMA, cut_at: int | None = None
-) -> tuple[Calibration, dict[str, Any]] | None:
-    """Predicted values against the discounted returns from the moments they are of; None without values or outcomes.
+def valued(records: Sequence[Record], gamma: float = GAMMA, cut_at: int | None = None) -> Calibration | None:
+    """Predicted values against the discounted returns from the moments they are of, with intervals over episodes; None
+    without any to compare.
 
     gamma: per control step. cut_at: control steps after which episodes were ended that might have gone on: those of
-    this length that did not succeed are left out. The second is as plain values, with how many were.
+    this length that did not succeed are left out.
     """
-    told = [r for r in records if "value_steps_left" in r and r.get("success") is not None]
-    whole = [r for r in told if r["success"] or cut_at is None or r["steps"] < cut_at]
-    cut = {"gamma": gamma, "cut_off_windows": len(told) - len(whole)}
-    cut["cut_off_episodes"] = len({r["run"] for r in told} - {r["run"] for r in whole})
+    whole = [r for r in _with_values(records) if not _cut_off(r, cut_at)]
     found = [float("nan") if r["value_not_finite"] else r["value"] for r in whole]
     if not np.isfinite(found).any():
         return None
     returns = [discounted(r["success"], r["value_steps_left"], gamma) for r in whole]
-    held = calibrate(found, returns, [r["success"] for r in whole], [r["run"] for r in whole])
-    return held, {**held.facts(), **cut}
+    return calibrate(found, returns, [r["success"] for r in whole], [r["run"] for r in whole])
+
+
+def values(records: Sequence[Record], gamma: float = GAMMA, cut_at: int | None = None) -> dict[str, Any] | None:
+    """``valued`` as plain values, with how many windows and episodes were left out as cut off; None without values or
+    outcomes."""
+    told = _with_values(records)
+    if not told:
+        return None
+    cut, held = [r for r in told if _cut_off(r, cut_at)], valued(told, gamma, cut_at)
+    counts = {"cut_off_windows": len(cut), "cut_off_episodes": len({r["run"] for r in cut})}
+    return {"gamma": gamma, "cut_at": cut_at, **counts, **({} if held is None else held.facts())}
+
+
+def _with_values(records: Sequence[Record]) -> list[Record]:
+    return [r for r in records if "value_steps_left" in r and r.get("success") is not None]
+
+
+def _cut_off(record: Record, cut_at: int | None) -> bool:
+    return cut_at is not None and not record["success"] and record["steps"] >= cut_at
