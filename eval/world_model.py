@@ -134,6 +134,7 @@ def evaluate(
     """Measure what is left of the run, rank policies if asked to, and return the content of the result file."""
     from rich.console import Console
 
+    from cosmos_robot.eval.world_model_faults import shortfalls
     from cosmos_robot.eval.world_model_log import WindowLog, log_path
     from cosmos_robot.eval.world_model_measure import MeasureSettings
     from cosmos_robot.eval.world_model_session import SessionSettings, measure_all
@@ -251,26 +252,6 @@ def episodes_asked(config: WorldModelConfig) -> int:
         return config.episodes
     tasks = len(env_names(config)) if config.env else 1
     return max(2, -(-10 // tasks))
-
-
-def shortfalls(episodes: int, windows: int, probed: int) -> list[str]:
-    """What the numbers asked for cannot suffice for, and the flag that changes it. windows, probed: of each episode."""
-    from cosmos_robot.eval.world_model_faults import can_tell
-    from cosmos_robot.eval.world_model_verdicts import LEAST_EPISODES, LEAST_WINDOWS
-
-    held, tried = episodes * windows, episodes * min(probed, windows)
-    asked = f"{held} windows of {episodes} episodes"
-    if held < LEAST_WINDOWS or episodes < LEAST_EPISODES:
-        needed = f"a verdict and a fault need {LEAST_WINDOWS} windows of {LEAST_EPISODES} episodes"
-        return [f"at most {asked}: {needed}; raise --episodes{'' if episodes < LEAST_EPISODES else ' or --windows'}"]
-    if not can_tell(held, episodes):
-        return [f"at most {asked}: too few for any fault to be found or ruled out; raise --episodes"]
-    if probed and not can_tell(tried, episodes):
-        return [
-            f"at most {tried} probed windows of {episodes} episodes: too few to find or rule out that commands arrive "
-            "at another scale or cameras are exchanged; raise --episodes or --probed"
-        ]
-    return []
 
 
 def cut_at(config: WorldModelConfig) -> int | None:

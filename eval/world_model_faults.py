@@ -46,6 +46,23 @@ def can_tell(windows: int, episodes: int) -> bool:
     return enough(share) and share.low > 0.5
 
 
+def shortfalls(episodes: int, windows: int, probed: int) -> list[str]:
+    """What the numbers asked for cannot suffice for, and the flag that changes it. windows, probed: of each episode."""
+    held, tried = episodes * windows, episodes * min(probed, windows)
+    asked = f"{held} windows of {episodes} episodes"
+    if held < LEAST_WINDOWS or episodes < LEAST_EPISODES:
+        needed = f"a verdict and a fault need {LEAST_WINDOWS} windows of {LEAST_EPISODES} episodes"
+        return [f"at most {asked}: {needed}; raise --episodes{'' if episodes < LEAST_EPISODES else ' or --windows'}"]
+    if not can_tell(held, episodes):
+        return [f"at most {asked}: too few for any fault to be found or ruled out; raise --episodes"]
+    if probed and not can_tell(tried, episodes):
+        return [
+            f"at most {tried} probed windows of {episodes} episodes: too few to find or rule out that commands arrive "
+            "at another scale or cameras are exchanged; raise --episodes or --probed"
+        ]
+    return []
+
+
 def _judged(name: str, share: Share, what: str, more: str = "") -> Fault:
     words = f"{what} on {in_words(share)}{more}"
     if not enough(share):

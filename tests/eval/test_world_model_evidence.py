@@ -10,10 +10,10 @@ from rich.console import Console
 
 from cosmos_robot.errors import CheckpointError
 from cosmos_robot.eval import world_model_verdicts as verdicts
-from cosmos_robot.eval.world_model import WorldModelConfig, cut_at, episodes_asked, open_source, shortfalls, summary
+from cosmos_robot.eval.world_model import WorldModelConfig, cut_at, episodes_asked, open_source, summary
 from cosmos_robot.eval.world_model_actions import GRIPPER, KINDS
 from cosmos_robot.eval.world_model_case import Models
-from cosmos_robot.eval.world_model_faults import can_tell, faults
+from cosmos_robot.eval.world_model_faults import can_tell, faults, shortfalls
 from cosmos_robot.eval.world_model_measure import MeasureSettings
 from cosmos_robot.eval.world_model_metrics import LEAST_MOVED, frame_scores
 from cosmos_robot.eval.world_model_report import print_result, write_report
