@@ -1,9 +1,13 @@
-"""Whether values mean what they say: predicted success against what happened."""
+"""Whether values mean what they say: predicted returns against what came about.
+
+A value model is trained on gamma^(control steps left to the end) where the task was done, 0 where it was not, so that
+is what its values are held against; how well they tell success from failure is asked beside it.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,35 +16,53 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from cosmos_robot.errors import InputError
-from cosmos_robot.eval.statistics import wilson
+from cosmos_robot.eval.statistics import bootstrap_episodes
+
+GAMMA = 0.99
+"""Discount per control step that Cosmos Policy's values are trained with."""
 
 
 @dataclass(frozen=True)
 class Bin:
-    """Predictions from ``low`` to ``high``: how many, their mean, the share that succeeded and its Wilson interval."""
+    """Predictions from ``low`` to ``high``: how many, their mean, the mean return that came about and its interval over
+    episodes, None where there is but one."""
 
     low: float
     high: float
     count: int
     predicted: float
     happened: float
-    happened_low: float
-    happened_high: float
+    happened_low: float | None
+    happened_high: float | None
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """bins: the reliability curve, without empty ones. ece: expected calibration error, the mean over predictions of
-    how far their bin's mean is from what happened. brier: mean squared error. auroc: how often a success was predicted
-    higher than a failure, ties counting half; NaN where all went one way. left_out: predictions that are no number."""
+    """How far predictions are from returns; each ``_low`` and ``_high`` is the 95 % interval by the bootstrap over
+    episodes, NaN where there is but one.
+
+    left_out: predictions that are no number. base_rate: share that ended in success. bins: the reliability curve,
+    without empty ones. ece: expected calibration error, the mean over predictions of how far their bin's mean is from
+    the mean return in it. mae: mean absolute error; constant_mae: of the constant that fits best, the median return.
+    auroc: how often a success was predicted higher than a failure, ties counting half; NaN where all went one way.
+    """
 
     count: int
     left_out: int
+    episodes: int
     base_rate: float
     mean_predicted: float
+    mean_return: float
     ece: float
-    brier: float
+    ece_low: float
+    ece_high: float
+    mae: float
+    mae_low: float
+    mae_high: float
+    constant_mae: float
     auroc: float
+    auroc_low: float
+    auroc_high: float
     bins: tuple[Bin, ...]
 
     def facts(self) -> dict[str, Any]:
@@ -48,28 +70,59 @@ class Calibration:
         return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in asdict(self).items()}
 
 
-def calibrate(predicted: Sequence[float], happened: Sequence[bool], bins: int = 10) -> Calibration:
-    """Hold predictions (N,) in 0..1 against outcomes (N,), in ``bins`` equal bins (Naeini et al. 2015; ECE as in
-    Guo et al. 2017). Raises InputError where they do not fit or no prediction is a number."""
-    values, truth = np.asarray(predicted, dtype=np.float64), np.asarray(happened, dtype=bool)
-    if values.shape != truth.shape or values.ndim != 1 or bins < 1:
-        raise InputError(f"calibration: got {values.shape} predictions, {truth.shape} outcomes and {bins} bins")
+def discounted(success: bool, steps_left: int, gamma: float = GAMMA) -> float:
+    """The return at a moment with ``steps_left`` control steps to the end of its episode, 0 to 1; moments after the end
+    count as the end, as in training. Raises InputError unless 0 < gamma <= 1."""
+    if not 0 < gamma <= 1:
+        raise InputError(f"gamma: expected a number above 0, at most 1, got {gamma}; the published one is {GAMMA}")
+    return float(gamma ** max(0, steps_left)) if success else 0.0
+
+
+def calibrate(
+    predicted: Sequence[float],
+    returns: Sequence[float],
+    succeeded: Sequence[bool],
+    episodes: Sequence[Hashable] | None = None,
+    bins: int = 10,
+) -> Calibration:
+    """Hold predictions (N,) against returns (N,), both from 0 to 1, in ``bins`` equal bins (Naeini et al. 2015; ECE as
+    in Guo et al. 2017).
+
+    succeeded: (N,) how the episode of each ended. episodes: (N,) which it was; each its own where None. Raises
+    InputError where they do not fit or no prediction is a number.
+    """
+    values, truth = np.asarray(predicted, dtype=np.float64), np.asarray(returns, dtype=np.float64)
+    good, names = np.asarray(succeeded, dtype=bool), list(range(len(values)) if episodes is None else episodes)
+    if not values.shape == truth.shape == good.shape == (len(names),) or bins < 1:
+        raise InputError(
+            f"calibration: got {values.shape} predictions, {truth.shape} returns, {good.shape} outcomes, {len(names)} "
+            f"episodes and {bins} bins; expected one of each for each prediction, and at least one bin"
+        )
     usable = np.isfinite(values)
-    left_out, values, truth = int((~usable).sum()), values[usable], truth[usable]
-    if not len(values) or values.min() < 0 or values.max() > 1:
-        raise InputError("calibration: expected at least one prediction, and all of them from 0 to 1")
+    names = [name for name, use in zip(names, usable, strict=True) if use]
+    left_out, values, truth, good = int((~usable).sum()), values[usable], truth[usable], good[usable]
+    if not len(values) or not all((a >= 0).all() and (a <= 1).all() for a in (values, truth)):
+        raise InputError(
+            "calibration: expected at least one prediction, and all of them and of the returns from 0 to 1"
+        )
     places = np.minimum((values * bins).astype(int), bins - 1)
-    found = tuple(_bin(i, bins, values[places == i], truth[places == i]) for i in sorted(set(places.tolist())))
-    error = sum(b.count * abs(b.predicted - b.happened) for b in found) / len(values)
+    found = tuple(_bin(i, bins, places == i, values, truth, names) for i in sorted(set(places.tolist())))
+
+    def with_interval(figure: Callable[[NDArray[np.intp]], float]) -> tuple[float, float, float]:
+        return (figure(np.arange(len(values))), *bootstrap_episodes(figure, names))
+
     return Calibration(
-        count=len(values),
-        left_out=left_out,
-        base_rate=float(truth.mean()),
-        mean_predicted=float(values.mean()),
-        ece=float(error),
-        brier=float(((values - truth) ** 2).mean()),
-        auroc=auroc(values, truth),
-        bins=found,
+        len(values),
+        left_out,
+        len(set(names)),
+        float(good.mean()),
+        float(values.mean()),
+        float(truth.mean()),
+        *with_interval(lambda chosen: _ece(places[chosen], values[chosen] - truth[chosen])),
+        *with_interval(lambda chosen: float(np.abs(values[chosen] - truth[chosen]).mean())),
+        float(np.abs(truth - np.median(truth)).mean()),
+        *with_interval(lambda chosen: auroc(values[chosen], good[chosen])),
+        found,
     )
 
 
@@ -82,7 +135,7 @@ def auroc(values: NDArray[np.float64], truth: NDArray[np.bool_]) -> float:
 
 
 def plot_calibration(found: Calibration, side: int = 320) -> str:
-    """The reliability curve as an inline SVG: what happened over what was predicted, the diagonal, and a bar below for
+    """The reliability curve as an inline SVG: the return over what was predicted, the diagonal, and a bar below for
     how many predictions each bin has."""
     margin, bars = 40, 44
 
@@ -96,8 +149,9 @@ def plot_calibration(found: Calibration, side: int = 320) -> str:
     ]
     most = max(b.count for b in found.bins)
     for b in found.bins:
-        interval = f"{at(b.predicted, b.happened_low)} {at(b.predicted, b.happened_high)}"
-        parts.append(f'<polyline class="predicted" points="{interval}"/>')
+        if b.happened_low is not None and b.happened_high is not None:
+            interval = f"{at(b.predicted, b.happened_low)} {at(b.predicted, b.happened_high)}"
+            parts.append(f'<polyline class="predicted" points="{interval}"/>')
         height = bars * b.count / most
         top = margin / 2 + side + 18 + bars - height
         left, width = margin + side * b.low, side * (b.high - b.low) - 1
@@ -107,16 +161,32 @@ def plot_calibration(found: Calibration, side: int = 320) -> str:
         parts.append(f'<text class="tick" x="{x}" y="{float(y) + 13:.1f}">{tick:g}</text>')
         x, y = at(0, tick).split(",")
         parts.append(f'<text class="bound" x="{float(x) - 4:.1f}" y="{y}">{tick:g}</text>')
-    words = f"predicted against happened; ECE {found.ece:.3f}, AUROC {found.auroc:.3f}, {found.count} decisions"
+    words = f"predicted against return; ECE {found.ece:.3f}, AUROC {found.auroc:.3f}, {found.count} decisions"
     parts.append(f'<text class="name" x="{margin}" y="{margin / 2 - 6}">{words}</text>')
     height = margin / 2 + side + 18 + bars + 4
     return (
         f'<svg class="calibration" viewBox="0 0 {side + margin + 12} {height:.0f}" role="img" '
-        f'aria-label="predicted success against what happened">{"".join(parts)}</svg>'
+        f'aria-label="predicted return against the one that came about">{"".join(parts)}</svg>'
     )
 
 
-def _bin(place: int, bins: int, values: NDArray[np.float64], truth: NDArray[np.bool_]) -> Bin:
-    rate = wilson(int(truth.sum()), len(truth))
+def _ece(places: NDArray[np.intp], apart: NDArray[np.float64]) -> float:
+    """places: (N,) the bin of each. apart: (N,) prediction less return."""
+    return float(np.abs(np.bincount(places, apart)).sum() / len(apart))
+
+
+def _bin(
+    place: int,
+    bins: int,
+    inside: NDArray[np.bool_],
+    values: NDArray[np.float64],
+    truth: NDArray[np.float64],
+    names: Sequence[Hashable],
+) -> Bin:
+    own = truth[inside]
+    low, high = bootstrap_episodes(
+        lambda chosen: float(own[chosen].mean()), [name for name, use in zip(names, inside, strict=True) if use]
+    )
     ends = (place / bins, (place + 1) / bins)
-    return Bin(*ends, len(values), float(values.mean()), rate.rate, rate.low, rate.high)
+    interval = (None, None) if math.isnan(low) else (low, high)
+    return Bin(*ends, int(inside.sum()), float(values[inside].mean()), float(own.mean()), *interval)

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from cosmos_robot.eval.calibration import calibrate, plot_calibration
+from cosmos_robot.eval.calibration import Calibration, calibrate, discounted, plot_calibration
 from cosmos_robot.eval.compare import compare_results, print_comparison
 from cosmos_robot.eval.protocol import Job
 from cosmos_robot.eval.results import EpisodeRecord, read_result, write_result
 from cosmos_robot.eval.runner import Listener
 from cosmos_robot.eval.statistics import bootstrap_difference
+from cosmos_robot.planning.plan import read_plan
 from cosmos_robot.policies.base import Policy
 from cosmos_robot.types import ActionChunk, Observation
 
@@ -63,7 +64,8 @@ class Timed(Policy):
 class Decision:
     """What a search said about one decision. value: of what was chosen, None without one. base_value: of the plain
     policy's own. spread: standard deviation of the candidates' scores. diversity: of their commands. settings: of the
-    search, in full."""
+    search, in full. steps_left: control steps from the moment that the values are of, the end of the last chunk that
+    was imagined, to the end of the episode; 0 where that came before, None in logs of earlier versions."""
 
     task: int
     init: int
@@ -79,6 +81,7 @@ class Decision:
     seconds: float
     success: bool
     settings: str = ""
+    steps_left: int | None = None
 
 
 class PlanLog(Listener):
@@ -97,13 +100,14 @@ class PlanLog(Listener):
     def on_decision(self, job: Job, step: int, observation: Observation, chunk: ActionChunk, seed: int) -> None:
         plan = chunk.info.get("plan")
         if isinstance(plan, dict):
-            self._running[job].append(plan)
+            depth = read_plan(plan["settings"]).depth if plan["settings"] else 1
+            self._running[job].append(plan | {"valued_at": step + depth * len(chunk)})
 
     def on_episode(self, job: Job, record: EpisodeRecord) -> None:
         plans = self._running.pop(job, [])
         with self.path.open("a") as file:
             for number, plan in enumerate(plans):
-                file.write(json.dumps(asdict(_decision(job, number, plan, record.success))) + "\n")
+                file.write(json.dumps(asdict(_decision(job, number, plan, record))) + "\n")
 
     def decisions(self) -> list[Decision]:
         """All that the file holds, the last of those that were made twice."""
@@ -113,7 +117,7 @@ class PlanLog(Listener):
         return list({(d.task, d.init, d.number): d for d in found}.values())
 
 
-def _decision(job: Job, number: int, plan: dict[str, Any], success: bool) -> Decision:
+def _decision(job: Job, number: int, plan: dict[str, Any], record: EpisodeRecord) -> Decision:
     candidates = plan["candidates"]
     scores = [c["score"] for c in candidates if c["score"] is not None]
     return Decision(
@@ -129,15 +133,16 @@ def _decision(job: Job, number: int, plan: dict[str, Any], success: bool) -> Dec
         distinct=sum(c["duplicate_of"] is None for c in candidates),
         candidates=len(candidates),
         seconds=plan["seconds"],
-        success=success,
+        success=record.success,
         settings=plan["settings"],
+        steps_left=max(0, record.steps - plan["valued_at"]),
     )
 
 
 def limits(decisions: Sequence[Decision]) -> dict[str, Any]:
-    """What bounds a search: whether its values tell success from failure, and whether its candidates differ."""
+    """What bounds a search: whether its values are the discounted returns, and whether its candidates differ."""
     valued = [d for d in decisions if d.value is not None]
-    base = [d for d in decisions if d.base_value is not None]
+    calibration, base = value_calibration(decisions), value_calibration(decisions, "base_value")
     found: dict[str, Any] = {
         "decisions": len(decisions),
         "planned": sum(d.planned for d in decisions),
@@ -148,13 +153,23 @@ def limits(decisions: Sequence[Decision]) -> dict[str, Any]:
         "mean_distinct_candidates": _mean([d.distinct for d in decisions]),
         "mean_seconds": _mean([d.seconds for d in decisions]),
     }
-    if valued:
-        found["calibration"] = calibrate([d.value for d in valued], [d.success for d in valued]).facts()
+    found["values_without_steps_left"] = sum(d.steps_left is None for d in valued)
+    if calibration:
+        found["calibration"] = calibration.facts()
     if base:
-        found["calibration_of_the_plain_candidate"] = calibrate(
-            [d.base_value for d in base], [d.success for d in base]
-        ).facts()
+        found["calibration_of_the_plain_candidate"] = base.facts()
     return found
+
+
+def value_calibration(decisions: Sequence[Decision], which: str = "value") -> Calibration | None:
+    """The values of decisions against the discounted returns from the moments they are of, with intervals over
+    episodes; None where no decision has both. which: ``value`` or ``base_value``."""
+    told = [d for d in decisions if getattr(d, which) is not None and d.steps_left is not None]
+    if not told:
+        return None
+    returns = [discounted(d.success, d.steps_left) for d in told if d.steps_left is not None]
+    episodes = [(d.task, d.init) for d in told]
+    return calibrate([getattr(d, which) for d in told], returns, [d.success for d in told], episodes)
 
 
 def paired_report(
@@ -184,9 +199,9 @@ def paired_report(
             console.print(f"{name}: {figures['seconds']:.3f} s a decision over {figures['decisions']}", highlight=False)
     _print_limits(bounds, console)
     write_result(planned.with_suffix(".paired.json"), content)
-    valued = [d for d in decisions if d.value is not None]
-    if valued:
-        drawing = plot_calibration(calibrate([d.value for d in valued], [d.success for d in valued]))
+    calibration = value_calibration(decisions)
+    if calibration:
+        drawing = plot_calibration(calibration)
         drawing = drawing.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
         drawing = drawing.replace(">", f"><style>{STYLE}</style>", 1)
         planned.with_suffix(".calibration.svg").write_text(drawing)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
 from cosmos_robot.errors import InputError
@@ -17,6 +18,18 @@ class Rate:
     """A success rate with its interval; all three are fractions in 0..1."""
 
     successes: int
+    episodes: int
+    rate: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of windows, several of an episode, with its interval; all three are fractions in 0..1."""
+
+    successes: int
+    windows: int
     episodes: int
     rate: float
     low: float
@@ -54,13 +67,35 @@ def wilson(successes: int, episodes: int, confidence: float = 0.95) -> Rate:
         raise InputError(f"wilson: expected 0 <= successes <= episodes, got {successes} of {episodes}")
     if episodes == 0:
         return Rate(0, 0, math.nan, 0.0, 1.0)
-    z = _z(confidence)
     p = successes / episodes
-    centre = (p + z * z / (2 * episodes)) / (1 + z * z / episodes)
-    half = z * math.sqrt(p * (1 - p) / episodes + (z / (2 * episodes)) ** 2) / (1 + z * z / episodes)
-    low = 0.0 if successes == 0 else centre - half
-    high = 1.0 if successes == episodes else centre + half
-    return Rate(successes, episodes, p, low, high)
+    return Rate(successes, episodes, p, *_score_interval(p, episodes, _z(confidence)))
+
+
+def clustered(flags: Sequence[bool], episodes: Sequence[Hashable], confidence: float = 0.95) -> Share:
+    """The share of windows with a flag, where windows of one episode are alike.
+
+    episodes: which one each window is of. Wilson's interval over the effective number of windows of Korn and Graubard,
+    "Confidence intervals for proportions with small expected number of positive counts estimated from survey data",
+    Survey Methodology 24 (1998): their number over the design effect of drawing whole episodes, times the squared ratio
+    of Student's quantiles, as so few episodes do not tell the design effect. A design effect below 1, or one of windows
+    that are all alike, counts as 1, so it is never narrower than Wilson's over windows. One episode says nothing: 0 to
+    1; without windows the rate is NaN, too. Raises InputError where the lengths differ.
+    """
+    if len(flags) != len(episodes):
+        raise InputError(f"clustered: got {len(flags)} windows but the episodes of {len(episodes)}; pass one for each")
+    won, names = np.asarray(flags, dtype=bool), list(dict.fromkeys(episodes))
+    n, count = len(won), len(names)
+    p = float(won.mean()) if n else math.nan
+    if count < 2:
+        return Share(int(won.sum()), n, count, p, 0.0, 1.0)
+    place = {name: i for i, name in enumerate(names)}
+    apart = np.bincount([place[name] for name in episodes], won - p)
+    variance = count / (count - 1) * float((apart**2).sum()) / n**2
+    design = max(1.0, n * variance / (p * (1 - p))) if 0 < p < 1 else 1.0
+    tail = 0.5 + confidence / 2
+    z = _z(confidence)
+    effective = n / design * float(stdtrit(n - 1, tail) / stdtrit(count - 1, tail)) ** 2
+    return Share(int(won.sum()), n, count, p, *_score_interval(p, effective, z))
 
 
 def mcnemar_exact(only_a: int, only_b: int) -> float:
@@ -118,6 +153,35 @@ def bootstrap_difference(
         total += rng.choice(own, (draws, len(own))).sum(axis=1)
     low, high = np.quantile(total / len(pairs), [0.025, 0.975])
     return float(low), float(high)
+
+
+def bootstrap_episodes(
+    statistic: Callable[[NDArray[np.intp]], float], episodes: Sequence[Hashable], *, seed: int = 0, draws: int = 1000
+) -> tuple[float, float]:
+    """95 % interval of a figure over windows, by percentiles of the bootstrap over whole episodes (Davison and Hinkley
+    1997, section 3.8).
+
+    statistic: from the indices of windows, which may stand several times, to the figure; draws for which it is NaN are
+    left out. Not a number both where there is but one episode, or no draw is left.
+    """
+    names = list(dict.fromkeys(episodes))
+    if len(names) < 2:
+        return math.nan, math.nan
+    members = [np.flatnonzero([name == each for each in episodes]) for name in names]
+    rng, found = np.random.default_rng(seed), []
+    for _ in range(draws):
+        figure = statistic(np.concatenate([members[i] for i in rng.integers(len(names), size=len(names))]))
+        if not math.isnan(figure):
+            found.append(figure)
+    low, high = np.quantile(found, [0.025, 0.975]) if found else (math.nan, math.nan)
+    return float(low), float(high)
+
+
+def _score_interval(p: float, n: float, z: float) -> tuple[float, float]:
+    """Wilson's over ``n`` draws, which need not be a whole number."""
+    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(p * (1 - p) / n + (z / (2 * n)) ** 2) / (1 + z * z / n)
+    return 0.0 if p == 0 else max(0.0, centre - half), 1.0 if p == 1 else min(1.0, centre + half)
 
 
 def _phi(a: int, b: int, c: int, d: int) -> float:

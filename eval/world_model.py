@@ -47,8 +47,8 @@ class WorldModelConfig:
     """Dataset of recorded episodes, instead of a simulator."""
     tasks: tuple[int, ...] = ()
     """Task indices of the suite; all when none is given."""
-    episodes: int = 2
-    """Episodes per task, or of the dataset."""
+    episodes: int | None = None
+    """Episodes per task, or of the dataset; when not given, 2 per task and 10 in all."""
     first_episode: int = 0
     """First init state, or first episode of the dataset."""
     driver: str = "expert"
@@ -56,13 +56,13 @@ class WorldModelConfig:
     steps: int = 200
     """Control steps after which an episode is ended."""
     windows: int = 4
-    """Windows per episode, evenly spread over it."""
+    """Windows per episode, evenly spread over it and never over each other; fewer where it is short."""
     chunks: int = 1
     """Chunks of a rollout; the commands are falsified in the first."""
     carry: Literal["pixels", "latent"] = "pixels"
     """What a chunk of a rollout sees of the one before."""
-    probed: int = 1
-    """Windows per episode that are tried with other scales and exchanged cameras, too."""
+    probed: int = 2
+    """Windows per episode, spread over it, that are tried with other scales and exchanged cameras, too."""
     outcomes: bool = False
     """Run the falsified commands in the simulator, too, and see which outcome each prediction is nearest to."""
     inverse_ckpt: str | None = None
@@ -71,6 +71,8 @@ class WorldModelConfig:
     """Checkpoint under whose contract still works."""
     untrained: bool = True
     """Also predict with the checkpoint's weights shuffled, as a control."""
+    gamma: float = 0.99
+    """Discount per control step that the values were trained with; 0.99 is the published one."""
     rank: tuple[str, ...] = ()
     """Policies to rank in the simulator and in the model: zero, random, checkpoints, each with ~0.3 for noise."""
     rank_starts: int = 5
@@ -132,6 +134,7 @@ def evaluate(
     """Measure what is left of the run, rank policies if asked to, and return the content of the result file."""
     from rich.console import Console
 
+    from cosmos_robot.eval.world_model_faults import shortfalls
     from cosmos_robot.eval.world_model_log import WindowLog, log_path
     from cosmos_robot.eval.world_model_measure import MeasureSettings
     from cosmos_robot.eval.world_model_session import SessionSettings, measure_all
@@ -141,6 +144,8 @@ def evaluate(
     header = run_header(config, settings, contract)
     log, told = WindowLog(log_path(result), header, fresh=config.fresh), Console(stderr=True)
     try:
+        for warning in shortfalls(len(source.names()), settings.windows, settings.probed):
+            told.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
         records = measure_all(make, source, settings, log, told)
         ranking = rank_policies(config, make, log, told) if config.rank else None
     finally:
@@ -151,6 +156,7 @@ def evaluate(
         wanted = name not in absent and (name == "joint" or config.outcomes)
         if wanted and not any(record.get(name) for record in records):
             absent[name] = "this simulator cannot go back to a moment, to run other commands from it"
+    header |= {"gamma": config.gamma, "cut_at": cut_at(config)}
     return summary(header, records, ranking, absent)
 
 
@@ -159,6 +165,8 @@ def summary(
 ) -> dict[str, Any]:
     """The content of a result: what the run was, what can be said, what could not be measured and why, the records."""
     from cosmos_robot.eval import world_model_verdicts as verdicts
+    from cosmos_robot.eval.calibration import GAMMA
+    from cosmos_robot.eval.world_model_faults import faults
     from cosmos_robot.eval.world_model_metrics import plain
 
     has_state = any(record.get("state") for record in records)
@@ -170,7 +178,8 @@ def summary(
         "verdict": verdicts.following(records).facts(),
         "gripper_verdict": verdicts.gripper(records).facts(),
         "state_verdict": verdicts.following(records, "state").facts() if has_state else None,
-        "faults": [asdict(fault) for fault in verdicts.faults(records)],
+        "faults": [asdict(fault) for fault in faults(records)],
+        "not_finite": verdicts.not_finite(records),
         "overall": verdicts.overall(records),
         "better_where_it_moves_than": {m: asdict(verdicts.better_than(records, m)) for m in methods},
         "scores": verdicts.scores(records),
@@ -179,12 +188,13 @@ def summary(
         "inverse": verdicts.recovered(records),
         "joint": verdicts.agreement(records),
         "pairing": verdicts.pairing(records),
-        "value_calibration": verdicts.values(records),
+        "value_calibration": verdicts.values(records, header.get("gamma", GAMMA), header.get("cut_at")),
         "ranking": ranking,
         "measures": {
             "psnr": "mean over windows of each frame's, identical pictures as 60 dB",
             "ssim": "Wang et al. 2004, Gaussian window of 11 pixels, computed here",
-            "moving_psnr": "over pixels that differ from the first true picture by more than 16 levels",
+            "moving_psnr": "over pixels that differ from the first true picture by more than 16 levels, from 16 on",
+            "intervals": "95 %: Wilson over the effective number of windows (Korn and Graubard 1998), by episode",
         },
         "not_available": absent,
         "records": records,
@@ -206,7 +216,8 @@ def run_header(config: WorldModelConfig, settings: SessionSettings, contract: Co
         "contract": contract.model.name,
         "inverse_checkpoint": config.inverse_ckpt,
         "source": str(config.env or config.data),
-        "episodes_asked": config.episodes,
+        "records_version": 2,
+        "episodes_asked": episodes_asked(config),
         "first_episode": config.first_episode,
         **live,
         "windows_per_episode": settings.windows,
@@ -222,14 +233,36 @@ def open_source(config: WorldModelConfig) -> Source:
 
     if (config.env is None) == (config.data is None):
         raise InputError("pass either --env, a suite or environment to drive, or --data, a dataset of episodes")
-    if config.episodes < 1 or config.first_episode < 0:
-        raise InputError(f"episodes: expected at least 1, from 0, got {config.episodes} from {config.first_episode}")
+    episodes = episodes_asked(config)
+    if episodes < 1 or config.first_episode < 0:
+        raise InputError(f"episodes: expected at least 1, from 0, got {episodes} from {config.first_episode}")
+    if not 0 < config.gamma <= 1:
+        raise InputError(f"gamma: expected a number above 0, at most 1, got {config.gamma}; the published one is 0.99")
     if config.data is not None:
         if config.rank or config.tasks:
             raise InputError("--rank and --tasks are about a simulator; name it with --env instead of --data")
-        return Recorded(config.data, config.episodes, config.first_episode)
+        return Recorded(config.data, episodes, config.first_episode)
     names = env_names(config)
-    return Live(names, config.episodes, config.driver, config.first_episode, config.steps, config.seed)
+    return Live(names, episodes, config.driver, config.first_episode, config.steps, config.seed)
+
+
+def episodes_asked(config: WorldModelConfig) -> int:
+    """--episodes; without it 2 per task, or as many as bring all tasks to 10, so that something can be said."""
+    if config.episodes is not None:
+        return config.episodes
+    tasks = len(env_names(config)) if config.env else 1
+    return max(2, -(-10 // tasks))
+
+
+def cut_at(config: WorldModelConfig) -> int | None:
+    """Control steps at which --steps ends an episode that might have gone on; None for recordings, and where the
+    suite's own budget is over by then."""
+    from cosmos_robot.eval.suites import suite_rules
+
+    if config.env is None:
+        return None
+    budget = suite_rules(config.env.split("/")[0]).budget
+    return None if budget is not None and config.steps >= budget else config.steps
 
 
 def env_names(config: WorldModelConfig) -> tuple[str, ...]:

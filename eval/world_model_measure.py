@@ -29,7 +29,7 @@ from cosmos_robot.eval.world_model_case import (
     roll,
     sized,
 )
-from cosmos_robot.eval.world_model_metrics import Frames, frame_scores, motion_ratio, moved, plain, psnr
+from cosmos_robot.eval.world_model_metrics import LEAST_MOVED, Frames, frame_scores, motion_ratio, moved, plain, psnr
 from cosmos_robot.eval.world_model_probes import consistency, probes
 from cosmos_robot.eval.world_model_windows import Rows, State, Window, canvases, frame_steps
 from cosmos_robot.types import VideoPrediction
@@ -78,6 +78,7 @@ def measure(models: Models, window: Window, settings: MeasureSettings, probe: bo
         "key": window.key,
         "run": run.name,
         "start": window.start,
+        "steps": len(run),
         "instruction": run.instruction,
         "success": run.success,
         "seed": seed,
@@ -108,7 +109,7 @@ def _horizons(contract: Contract, truth: Frames, shown: Mapping[str, Frames]) ->
         real, moving = parts(contract, truth[i]), _mask_parts(contract, mask[i - 1])
         for k, camera in enumerate(names):
             scores = {name: frame_scores(pieces[k], real[k], moving[k]) for name, pieces in cut.items()}
-            found.append({"step": steps[i], "camera": camera, **scores})
+            found.append({"step": steps[i], "camera": camera, "moved_pixels": int(moving[k].sum()), **scores})
     return found
 
 
@@ -141,7 +142,7 @@ def _following(models: Models, case: Case, settings: MeasureSettings) -> dict[st
         "moved_pixels": int(mask.sum()),
         "error": errors | {"last": moving_error(repeated(real), real, mask)},
         "effect": {kind: moving_error(video.frames, true.frames, mask) for kind, video in videos.items()},
-        "motion_ratio": motion_ratio(true.frames, real, mask),
+        "motion_ratio": motion_ratio(np.concatenate([world.unmoved([true])[0][None], true.frames[1:]]), real, mask),
     }
     told, states = state_teller(world), window.states(contract)
     if told and len(states) > 1:
@@ -153,7 +154,8 @@ def _following(models: Models, case: Case, settings: MeasureSettings) -> dict[st
 
 def _state_errors(contract: Contract, states: Sequence[State], told: Mapping[str, State]) -> dict[str, Any]:
     """How far each predicted state is from the one that came about: in model rows (root mean square), so that metres
-    and radians weigh alike; for the true commands also per field, in the robot's units."""
+    and radians weigh alike; for the true commands also per field, in the robot's units. ``not_finite``: the kinds under
+    which the state is no number, whose error then is none either."""
     codec, robot = Codec(contract), contract.robot
 
     def row(state: State) -> NDArray[np.float64]:
@@ -170,23 +172,63 @@ def _state_errors(contract: Contract, states: Sequence[State], told: Mapping[str
         }
         for f in robot.state
     }
-    return {"error": {**errors, "last": still}, "fields": fields}
+    broken = [kind for kind, error in errors.items() if not np.isfinite(error)]
+    return {"error": {**errors, "last": still}, "fields": fields, "not_finite": broken}
 
 
 def _outcomes(case: Case, tried: Mapping[str, Rows], videos: Mapping[str, VideoPrediction]) -> dict[str, Any]:
-    """What the simulator makes of each kind of commands from the same moment: the kind whose outcome each prediction is
-    nearest to, None for a tie, and how well running the true commands again repeats what was seen (dB)."""
+    """What the simulator makes of each kind of commands from the same moment.
+
+    ``nearest``: for each kind whose outcome no other has, the kind whose outcome its prediction is nearest to, None for
+    a tie. ``left_out``: the other kinds, with the reason. ``same``: the kinds that led where the true commands did, in
+    the pixels and in the state that errors are taken over. ``repeats``: how well running the true commands again
+    repeats what was seen, dB.
+    """
     replay = case.window.run.replay
     assert replay is not None
-    shown = {}
-    for kind, rows in {"true": case.rows, **tried}.items():
-        seen = replay(case.window.start, rows)
-        shown[kind] = canvases(case.contract, [seen.pictures[step] for step in frame_steps(case.contract)])
+    seen = {kind: replay(case.window.start, rows) for kind, rows in {"true": case.rows, **tried}.items()}
+    steps = frame_steps(case.contract)
+    shown = {kind: canvases(case.contract, [found.pictures[step] for step in steps]) for kind, found in seen.items()}
     mask = np.any([moved(frames) for frames in shown.values()], axis=0)
-    nearest = {}
+    alike = {
+        kind: [o for o, other in shown.items() if o != kind and np.array_equal(frames[1:][mask], other[1:][mask])]
+        for kind, frames in shown.items()
+    }
+    nearest, left_out = {}, {}
     for kind, video in videos.items():
-        errors = {other: moving_error(video.frames, frames, mask) for other, frames in shown.items()}
-        least = min(errors.values())
-        winners = [other for other, error in errors.items() if error == least]
-        nearest[kind] = winners[0] if len(winners) == 1 else None
-    return {"nearest": nearest, "repeats": psnr(shown["true"], case.first_truth)}
+        if mask.sum() < LEAST_MOVED:
+            left_out[kind] = "next to nothing moved under any commands"
+        elif alike[kind]:
+            left_out[kind] = f"the same outcome as {' and '.join(alike[kind])}"
+        else:
+            nearest[kind] = _nearest(video, shown, mask)
+    return {
+        "nearest": nearest,
+        "left_out": left_out,
+        "same": _same_as_true(case, shown, {kind: found.states.get(steps[-1]) for kind, found in seen.items()}),
+        "repeats": psnr(shown["true"], case.first_truth),
+    }
+
+
+def _nearest(video: VideoPrediction, shown: Mapping[str, Frames], mask: NDArray[np.bool_]) -> str | None:
+    """The kind whose outcome ``video`` is nearest to, None for a tie."""
+    errors = {kind: moving_error(video.frames, frames, mask) for kind, frames in shown.items()}
+    least = min(errors.values())
+    winners = [kind for kind, error in errors.items() if error == least]
+    return winners[0] if len(winners) == 1 else None
+
+
+def _same_as_true(case: Case, shown: Mapping[str, Frames], ends: Mapping[str, State | None]) -> dict[str, list[str]]:
+    """The falsified kinds whose outcome is that of the true commands: ``pictures`` in every pixel of the window's mask,
+    ``state`` in every number at the end."""
+    own, end, kinds = shown["true"][1:], ends["true"], [kind for kind in shown if kind != "true"]
+
+    def same_state(other: State | None) -> bool:
+        if end is None or other is None:
+            return False
+        return all(np.allclose(end[name], other[name], atol=1e-9) for name in end)
+
+    return {
+        "pictures": [kind for kind in kinds if np.array_equal(shown[kind][1:][case.mask], own[case.mask])],
+        "state": [kind for kind in kinds if same_state(ends[kind])],
+    }

@@ -21,7 +21,7 @@ BEST_DB = 60.0
 MOVED_LEVELS = 16
 """Levels of 255 by which a pixel must differ from the first picture to count as moved; videos are coded lossily."""
 LEAST_MOVED = 16
-"""Pixels, over all frames of a window, below which nothing is said about what moved."""
+"""Moved pixels, of a place of one frame or of all frames of a window, below which nothing is said about them."""
 
 _WINDOW, _SIGMA = 11, 1.5
 
@@ -87,12 +87,15 @@ def motion_ratio(predicted: Frames, truth: Frames, mask: NDArray[np.bool_]) -> f
 
 
 def frame_scores(predicted: Frames, truth: Frames, mask: NDArray[np.bool_]) -> dict[str, float]:
-    """``psnr``, ``ssim`` and ``moving_psnr`` of one picture (H, W, 3); NaN where there is nothing to say."""
+    """``psnr``, ``ssim``, ``moving_psnr`` and ``moving_error``, the squared error it comes from, of one picture
+    (H, W, 3); NaN where there is nothing to say, such as about fewer than ``LEAST_MOVED`` pixels of ``mask`` (H, W)."""
     small = min(truth.shape[:2]) < _WINDOW
+    moving = squared_error(predicted, truth, mask) if mask.sum() >= LEAST_MOVED else float("nan")
     return {
         "psnr": psnr(predicted, truth),
         "ssim": float("nan") if small else ssim(predicted, truth),
-        "moving_psnr": psnr(predicted, truth, mask) if mask.any() else float("nan"),
+        "moving_psnr": decibels(moving),
+        "moving_error": moving,
     }
 
 

@@ -37,7 +37,9 @@ def probes(world: WorldModel, case: Case) -> dict[str, Any]:
 
 
 def consistency(models: Models, case: Case) -> dict[str, Any]:
-    """What other models make of the prediction, and what the simulator makes of the model's own commands."""
+    """What other models make of the prediction, and what the simulator makes of the model's own commands. A value that
+    is no number is None and ``value_not_finite``; ``value_steps_left``: control steps from the end of the first chunk,
+    which the value is of, to the end of the episode."""
     record: dict[str, Any] = {}
     told, states = state_teller(models.world), case.window.states(case.contract)
     if told and len(states) == len(case.chain) + 1:
@@ -47,7 +49,10 @@ def consistency(models: Models, case: Case) -> dict[str, Any]:
     if models.value is not None:
         first = case.chain[0]
         futures = None if models.value.reads == "q_value" else [first]
-        record["value"] = float(models.value.score([case.seen], [first.actions], futures, [case.seed])[0])
+        value = float(models.value.score([case.seen], [first.actions], futures, [case.seed])[0])
+        record["value"] = value
+        record["value_not_finite"] = not np.isfinite(value)
+        record["value_steps_left"] = len(case.window.run) - case.window.start - len(first.actions)
     if models.joint is not None and case.window.run.replay is not None:
         record["joint"] = _joint(models.joint, case)
     return record
@@ -80,8 +85,11 @@ def _renamed(shown: Mapping[str, Image], names: Sequence[str], order: Sequence[s
 
 
 def _path(contract: Contract, states: Sequence[State], told: Sequence[State]) -> dict[str, Any] | None:
-    """The predicted poses of a rollout against the true ones, and a robot that stays where it was."""
+    """The predicted poses of a rollout against the true ones, and a robot that stays where it was; ``not_finite`` alone
+    where a predicted pose is no number. None for a robot without poses."""
     truth = state_poses(contract.robot, list(states))
+    if truth is not None and not all(np.isfinite(value).all() for state in told for value in state.values()):
+        return {"not_finite": True}
     found = state_poses(contract.robot, [states[0], *told])
     if truth is None or found is None:
         return None

@@ -11,9 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from cosmos_robot.eval.calibration import calibrate, plot_calibration
+from cosmos_robot.eval.calibration import plot_calibration
 from cosmos_robot.eval.report import STYLE
 from cosmos_robot.eval.world_model_actions import GRIPPER, KINDS
+from cosmos_robot.eval.world_model_verdicts import valued
 
 METHODS = {
     "model": "the model",
@@ -32,7 +33,7 @@ _STYLE = STYLE + (
 
 
 def print_result(content: Mapping[str, Any], console: Console) -> None:
-    """The verdict, the faults and the table of means."""
+    """The table of means, the faults and the verdict."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("")
     for words in MEASURES.values():
@@ -40,6 +41,9 @@ def print_result(content: Mapping[str, Any], console: Console) -> None:
     for method, scores in content["overall"].items():
         table.add_row(METHODS[method], *(_number(scores[name]) for name in MEASURES))
     console.print(table)
+    console.print(_counted(content), markup=False, highlight=False)
+    for sentence in _broken(content):
+        console.print(sentence, style="red", markup=False, highlight=False)
     for fault in content["faults"]:
         word = {True: "FOUND", False: "not found", None: "cannot be said"}[fault["found"]]
         style = "red" if fault["found"] else None
@@ -49,6 +53,8 @@ def print_result(content: Mapping[str, Any], console: Console) -> None:
             console.print(content[name]["sentence"], style="bold", markup=False, highlight=False)
             for reason, count in content[name]["left_out"].items():
                 console.print(f"  {count} windows not tested: {reason}", markup=False, highlight=False)
+    if content["value_calibration"]:
+        console.print(_values_sentence(content["value_calibration"]), markup=False, highlight=False)
     if content["ranking"]:
         console.print(ranking_sentence(content["ranking"]), markup=False, highlight=False)
     for name, why in content["not_available"].items():
@@ -99,11 +105,13 @@ def _verdicts(content: Mapping[str, Any]) -> str:
             + f"<tr><td><b>all kinds</b></td><td>{_rate(verdict['all_kinds'])}</td></tr>"
         )
         left = "".join(f"<p>{n} windows not tested: {escape(why)}</p>" for why, n in verdict["left_out"].items())
+        if verdict["not_finite"]:
+            left += f"<p>{verdict['not_finite']} of the tested windows with a prediction that is no number</p>"
         kind = {True: "good", False: "bad", None: ""}[verdict["follows"]]
         out.append(
             f'<section><h2>{VERDICTS[name]} <span class="{kind}">{escape(_word(verdict["follows"]))}</span></h2>'
             f"<p>{escape(verdict['sentence'])}</p><table><thead><tr><th>true commands against</th>"
-            f"<th>wins (95 % interval)</th></tr></thead><tbody>{rows}</tbody></table>{left}</section>"
+            f"<th>wins (95 % interval by episode)</th></tr></thead><tbody>{rows}</tbody></table>{left}</section>"
         )
     return "".join(out)
 
@@ -149,8 +157,9 @@ def _scores(content: Mapping[str, Any]) -> str:
         for row in content["scores"]
     )
     return (
-        f"<section><h2>Pictures</h2><p>{content['windows']} windows of {content['episodes']} episodes; identical "
-        f"pictures count as 60 dB.</p><table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        f"<section><h2>Pictures</h2><p>{escape(_counted(content))} Identical pictures count as 60 dB.</p>"
+        + "".join(f'<p class="bad">{escape(sentence)}</p>' for sentence in _broken(content))
+        + f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>"
         f"<p>{key}</p>{curves}<details><summary>by step and camera</summary><table><thead><tr><th>step</th>"
         f"<th>camera</th><th></th>{head}</tr></thead><tbody>{full}</tbody></table></details></section>"
     )
@@ -195,21 +204,63 @@ def _more(content: Mapping[str, Any]) -> str:
         "inverse": "Commands that an inverse model recovers from videos",
         "joint": "Video of the policy's own commands against the simulator running them",
         "pairing": "Predictions against the simulator's outcome of the same commands",
-        "value_calibration": "Values against how episodes ended",
+        "value_calibration": "Values against discounted returns",
         "ranking": "Policies ranked by the model and by the simulator",
     }
     out = []
     for key, words in named.items():
         if content[key]:
-            drawn = _drawn_values(content["records"]) if key == "value_calibration" else ""
+            drawn = _drawn_values(content) if key == "value_calibration" else ""
             out.append(f"<section><h2>{escape(words)}</h2>{drawn}{_figures(content[key])}</section>")
     absent = "".join(f"<dt>{escape(k)}</dt><dd>{escape(why)}</dd>" for k, why in content["not_available"].items())
     return "".join(out) + (f"<section><h2>Not available</h2><dl>{absent}</dl></section>" if absent else "")
 
 
-def _drawn_values(records: Sequence[Mapping[str, Any]]) -> str:
-    told = [r for r in records if r.get("value") is not None and r.get("success") is not None]
-    return plot_calibration(calibrate([r["value"] for r in told], [r["success"] for r in told]))
+def _drawn_values(content: Mapping[str, Any]) -> str:
+    said = content["value_calibration"]
+    found = valued(content["records"], said["gamma"], said["cut_at"])
+    drawn = "" if found is None else plot_calibration(found)
+    return f"<p>{escape(_values_sentence(said))}</p>{drawn}"
+
+
+def _values_sentence(found: Mapping[str, Any]) -> str:
+    """How far values are from returns, and what was left out."""
+    cut = ""
+    if found["cut_off_windows"]:
+        cut = (
+            f"; {found['cut_off_windows']} windows of {found['cut_off_episodes']} episodes left out, which --steps "
+            f"{found['cut_at']} ended before their end"
+        )
+    if "ece" not in found:
+        return f"values: nothing to hold against returns{cut}"
+
+    def ranged(name: str) -> str:
+        low, high = found[f"{name}_low"], found[f"{name}_high"]
+        return _number(found[name]) + ("" if low is None else f" ({_number(low)} to {_number(high)})")
+
+    auroc = "none, all went one way" if found["auroc"] is None else ranged("auroc")
+    broken = f"; {found['left_out']} values are no number" if found["left_out"] else ""
+    return (
+        f"values against returns discounted by {found['gamma']:g} a step: ECE {ranged('ece')}, mean absolute error "
+        f"{ranged('mae')}, a constant's {_number(found['constant_mae'])}; AUROC of success {auroc}; {found['count']} "
+        f"windows of {found['episodes']} episodes{cut}{broken}"
+    )
+
+
+def _counted(content: Mapping[str, Any]) -> str:
+    moving = content["overall"]["model"]["moving_windows"]
+    return (
+        f"{content['windows']} windows of {content['episodes']} episodes; something moved, and has a PSNR, on {moving} "
+        "of them."
+    )
+
+
+def _broken(content: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{what}: the prediction is no number on {count} windows; they count as lost where it has a verdict, and are "
+        "in no mean"
+        for what, count in content["not_finite"].items()
+    ]
 
 
 def _figures(value: Any) -> str:
@@ -241,9 +292,12 @@ def _films(records: Sequence[Mapping[str, Any]], folder: Path) -> str:
 
 
 def _rate(rate: Mapping[str, Any]) -> str:
-    if not rate["episodes"]:
+    if not rate["windows"]:
         return "no window"
-    return f"{rate['successes']}/{rate['episodes']}, {rate['rate']:.2f} ({rate['low']:.2f} to {rate['high']:.2f})"
+    return (
+        f"{rate['successes']}/{rate['windows']} of {rate['episodes']} episodes, {rate['rate']:.2f} "
+        f"({rate['low']:.2f} to {rate['high']:.2f})"
+    )
 
 
 def _number(value: float | None) -> str:

@@ -18,13 +18,13 @@ import numpy as np
 from PIL import Image as PILImage
 from rich.console import Console
 
-from cosmos_robot.errors import InputError, Interrupted, WorkerError
+from cosmos_robot.errors import CheckpointError, InputError, Interrupted, WorkerError
 from cosmos_robot.eval.films import Film, side_by_side
 from cosmos_robot.eval.world_model_case import Models
 from cosmos_robot.eval.world_model_log import WindowLog
 from cosmos_robot.eval.world_model_measure import MeasureSettings, Pictured, measure
 from cosmos_robot.eval.world_model_sources import Source
-from cosmos_robot.eval.world_model_windows import Window, frame_stride, windows_of
+from cosmos_robot.eval.world_model_windows import Window, frame_stride, spread, windows_of
 from cosmos_robot.types import Image
 
 FILM_SIDE = 256
@@ -33,13 +33,13 @@ FILM_SIDE = 256
 
 @dataclass(frozen=True)
 class SessionSettings:
-    """windows: at most so many of an episode. probed: the first so many windows of each episode are tried with wrong
-    scales and exchanged cameras. filmed: the first window of so many episodes is filmed, into ``films``. workers:
+    """windows: at most so many of an episode. probed: so many windows of each episode, spread over it, are tried with
+    wrong scales and exchanged cameras. filmed: the first window of so many episodes is filmed, into ``films``. workers:
     processes, each with models and a simulator of its own; with 1 all is done in this one."""
 
     measure: MeasureSettings = field(default_factory=MeasureSettings)
     windows: int = 4
-    probed: int = 1
+    probed: int = 2
     filmed: int = 4
     films: Path | None = None
     workers: int = 1
@@ -88,12 +88,18 @@ def measure_all(
 
 
 def episode_records(models: Models, source: Source, settings: SessionSettings, number: int) -> list[dict[str, Any]]:
-    """Make episode ``number`` and measure its windows."""
+    """Make episode ``number`` and measure its windows. Errors name the window, such as that of a checkpoint whose
+    numbers are not finite."""
     contract = models.contract
     run = source.run(number, contract)
     records = []
-    for place, window in enumerate(windows_of(run, contract, settings.measure.chunks, settings.windows)):
-        record, pictured = measure(models, window, settings.measure, probe=place < settings.probed)
+    windows = windows_of(run, contract, settings.measure.chunks, settings.windows)
+    probed = spread(len(windows), settings.probed)
+    for place, window in enumerate(windows):
+        try:
+            record, pictured = measure(models, window, settings.measure, probe=place in probed)
+        except (InputError, CheckpointError) as error:
+            raise type(error)(f"{window.key}: {error}") from error
         if place == 0 and number < settings.filmed and settings.films is not None:
             record |= film_window(
                 settings.films, number, window, pictured, contract.robot.rate_hz / frame_stride(contract)

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from scipy.stats import pearsonr
 
-from cosmos_robot.eval.calibration import calibrate
-from cosmos_robot.eval.statistics import Rate, wilson
+from cosmos_robot.eval.calibration import GAMMA, Calibration, calibrate, discounted
+from cosmos_robot.eval.statistics import Share, clustered
 from cosmos_robot.eval.world_model_actions import GRIPPER, KINDS
 from cosmos_robot.eval.world_model_metrics import decibels, mean
-from cosmos_robot.eval.world_model_probes import AS_THEY_ARE
 
 Record = Mapping[str, Any]
 
@@ -23,15 +22,9 @@ RULE = 0.9
 MARGIN = 0.01
 """By how much of the falsified commands' error the true ones' must be below it; less is a tie."""
 LEAST_WINDOWS = 10
-"""Windows below which nothing is said about following."""
-LEAK_DB = 6.0
-"""By how much a prediction under commands that were not run may not beat the last frame where something moved."""
-UNMOVED = 0.01
-"""Of the squared change that really came about: a prediction that other commands change by less ignores them."""
-STILL_RATIO = 0.1
-"""Of the true motion: a model whose predictions change less repeats what it was shown."""
-BETTER = 0.9
-"""What another scale or order must bring the error down to, to count as better."""
+"""Windows below which nothing is said about following, nor about a fault."""
+LEAST_EPISODES = 3
+"""Episodes below which nothing is said either: windows of one episode are alike."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +33,16 @@ class Verdict:
 
     wins: for each kind of falsified commands, on how many windows the true ones' prediction is nearer to what happened.
     all_kinds: on how many it is nearer than every kind's; ties count against. margin_db: by how much its error is below
-    the nearest kind's, median. left_out: reason to windows. follows: None where there are too few windows.
+    the nearest kind's, median. left_out: reason to windows. not_finite: tested windows on which some prediction is no
+    number; under the true commands that loses, under falsified ones alone it wins. follows: None where there are too
+    few windows or episodes.
     """
 
-    wins: dict[str, Rate]
-    all_kinds: Rate
+    wins: dict[str, Share]
+    all_kinds: Share
     margin_db: float | None
     left_out: dict[str, int]
+    not_finite: int
     follows: bool | None
     sentence: str
 
@@ -55,36 +51,53 @@ class Verdict:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Fault:
-    """Something that is wrong, or not. found: None where it could not be looked for, or where it shows on most windows
-    but they are so few that it may be chance. evidence: figures, in words."""
-
-    name: str
-    found: bool | None
-    evidence: str
-
-
 def following(records: Sequence[Record], where: str = "pictures", kinds: Sequence[str] = KINDS) -> Verdict:
     """The verdict over windows. where: ``pictures``, by the error on pixels that moved; ``state``, by the predicted
     state, for models that predict one. kinds: what the true commands have to win against."""
-    tested, left_out = [], Counter()
+    tested, runs, left_out = [], [], Counter()
     for record in records:
-        errors = record["error"] if where == "pictures" else (record.get("state") or {}).get("error", {})
+        errors = _errors(record, where)
         missing = [kind for kind in kinds if errors.get(kind) is None]
+        same = [k for k in kinds if k in (record.get("outcomes") or {}).get("same", {}).get(where, ())]
         if errors.get("true") is None:
             left_out["next to nothing moved" if where == "pictures" else "no state is predicted"] += 1
         elif missing:
             left_out[f"{' and '.join(missing)}: not to be had, or the same as the true commands"] += 1
+        elif same:
+            left_out[f"{' and '.join(same)}: led to the same outcome as the true commands"] += 1
         else:
             tested.append(errors)
-    wins = {kind: wilson(sum(_wins(e, kind) for e in tested), len(tested)) for kind in kinds}
-    total = wilson(sum(all(_wins(e, kind) for kind in kinds) for e in tested), len(tested))
-    follows = None if len(tested) < LEAST_WINDOWS else total.rate >= RULE
-    margins = [decibels(e["true"]) - max(decibels(e[kind]) for kind in kinds) for e in tested]
-    margin = float(np.median(margins)) if margins and where == "pictures" else None
+            runs.append(record["run"])
+    wins = {kind: clustered([_wins(e, kind) for e in tested], runs) for kind in kinds}
+    total = clustered([all(_wins(e, kind) for kind in kinds) for e in tested], runs)
+    follows = total.rate >= RULE if enough(total) else None
+    broken = sum(not all(np.isfinite(e[k]) for k in ("true", *kinds)) for e in tested)
+    pictures = tested if where == "pictures" else []
+    margins = [decibels(e["true"]) - max(decibels(e[kind]) for kind in kinds) for e in pictures]
+    margin = float(np.median(margins)) if margins else None
     what = "actions" if tuple(kinds) == KINDS else " and ".join(kinds)
-    return Verdict(wins, total, margin, dict(left_out), follows, _sentence(total, follows, what, where, len(kinds)))
+    words = _sentence(total, follows, what, where, len(kinds))
+    return Verdict(wins, total, margin, dict(left_out), broken, follows, words)
+
+
+def enough(share: Share) -> bool:
+    """Whether a share is of so many windows and episodes that anything is said."""
+    return share.windows >= LEAST_WINDOWS and share.episodes >= LEAST_EPISODES
+
+
+def in_words(share: Share) -> str:
+    """A share with its interval."""
+    return (
+        f"{share.successes} of {share.windows} windows of {share.episodes} episodes ({share.low:.2f} to "
+        f"{share.high:.2f})"
+    )
+
+
+def _errors(record: Record, where: str) -> Mapping[str, float | None]:
+    """The error under each kind of commands: None where there is nothing to say, infinite where the prediction is no
+    number."""
+    told = record if where == "pictures" else record.get("state") or {}
+    return {**told.get("error", {}), **{kind: float("inf") for kind in told.get("not_finite", ())}}
 
 
 def gripper(records: Sequence[Record]) -> Verdict:
@@ -96,24 +109,24 @@ def _wins(errors: Mapping[str, float], kind: str) -> bool:
     return errors["true"] < (1 - MARGIN) * errors[kind]
 
 
-def _sentence(total: Rate, follows: bool | None, what: str, where: str, kinds: int) -> str:
+def _sentence(total: Share, follows: bool | None, what: str, where: str, kinds: int) -> str:
     if follows is None:
         return (
-            f"{what} ({where}): cannot be said, {total.episodes} windows could be tested, at least {LEAST_WINDOWS} are "
-            "needed"
+            f"{what} ({where}): cannot be said, {total.windows} windows of {total.episodes} episodes could be tested, "
+            f"at least {LEAST_WINDOWS} of {LEAST_EPISODES} are needed; raise --episodes or --windows"
         )
     word = "follows" if follows else "does not follow"
     name = "action-following" if follows else "not action-following"
     against = f"all {kinds} falsified kinds" if kinds > 1 else "reversed ones"
     return (
         f"{name}: the model {word} {what} ({where}): the true commands win against {against} on "
-        f"{total.successes} of {total.episodes} windows, {total.rate:.2f} ({total.low:.2f} to {total.high:.2f}); "
-        f"the rule asks for {RULE:.2f}"
+        f"{in_words(total)}; the rule asks for {RULE:.2f}"
     )
 
 
 def scores(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Mean PSNR, SSIM and PSNR of what moved for each step, camera and method, over windows."""
+    """Mean PSNR, SSIM and PSNR of what moved for each step, camera and method, over windows; ``moving_windows``: those
+    on which enough moved there."""
     cells: dict[tuple[int, str, str], list[Mapping[str, Any]]] = {}
     for record in records:
         for frame in record["frames"]:
@@ -126,6 +139,7 @@ def scores(records: Sequence[Record]) -> list[dict[str, Any]]:
             "camera": camera,
             "method": method,
             "windows": len(found),
+            "moving_windows": sum(f["moving_psnr"] is not None for f in found),
             **{name: mean([f[name] for f in found]) for name in ("psnr", "ssim", "moving_psnr")},
         }
         for (step, camera, method), found in cells.items()
@@ -133,153 +147,65 @@ def scores(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def overall(records: Sequence[Record]) -> dict[str, dict[str, float | None]]:
-    """The same over all steps and cameras: method to measure to mean."""
+    """The same over all steps and cameras: method to measure to mean, and ``moving_windows`` with a PSNR of what moved
+    in some place."""
     found: dict[str, dict[str, list[float | None]]] = {}
     for row in scores(records):
         for name in ("psnr", "ssim", "moving_psnr"):
             found.setdefault(row["method"], {}).setdefault(name, []).append(row[name])
-    return {method: {name: mean(values) for name, values in by.items()} for method, by in found.items()}
+    moving = sum(any(f["model"]["moving_psnr"] is not None for f in r["frames"]) for r in records)
+    return {
+        method: {**{name: mean(values) for name, values in by.items()}, "moving_windows": moving}
+        for method, by in found.items()
+    }
 
 
-def better_than(records: Sequence[Record], method: str) -> Rate:
-    """On how many windows the model's mean PSNR of what moved is above that of ``method``; ties count against."""
-    won = []
+def better_than(records: Sequence[Record], method: str) -> Share:
+    """On how many windows the model's squared error over all pixels that moved is below that of ``method``; ties count
+    against. Windows on which too little moved are left out."""
+    won, runs = [], []
     for record in records:
-        pairs = [(f["model"]["moving_psnr"], f[method]["moving_psnr"]) for f in record["frames"] if method in f]
-        pairs = [(a, b) for a, b in pairs if a is not None and b is not None]
-        if pairs:
-            won.append(sum(a for a, _ in pairs) > sum(b for _, b in pairs))
-    return wilson(sum(won), len(won))
+        told = [f for f in record["frames"] if method in f and f["model"]["moving_error"] is not None]
+        if told:
+            own, other = (sum(f[who]["moving_error"] * f["moved_pixels"] for f in told) for who in ("model", method))
+            won.append(own < other)
+            runs.append(record["run"])
+    return clustered(won, runs)
 
 
-def faults(records: Sequence[Record]) -> list[Fault]:
-    """What evaluations of world models are known to go wrong by, each looked for."""
-    moving = [r for r in records if r["error"].get("last")]
-    return [_ignores(moving), _still(moving), _leaks(moving), _scale(moving), _exchanged(moving), _mixed(records)]
-
-
-def _ignores(records: Sequence[Record]) -> Fault:
-    """Falsified commands change the prediction by next to nothing, beside what really changed."""
-    flags = []
+def not_finite(records: Sequence[Record]) -> dict[str, int]:
+    """What was predicted that is no number, and on how many windows."""
+    found = Counter[str]()
     for r in records:
-        effects = [r["effect"][kind] for kind in KINDS if r["effect"].get(kind) is not None]
-        if effects:
-            flags.append(max(effects) < UNMOVED * r["error"]["last"])
-    return _by_share("ignores the commands", flags, "falsified commands leave the prediction nearly as it is")
-
-
-def _still(records: Sequence[Record]) -> Fault:
-    ratios = [r["motion_ratio"] for r in records if r["motion_ratio"] is not None]
-    if not ratios:
-        return Fault("repeats the last frame", None, "nothing moved")
-    middle = float(np.median(ratios))
-    words = f"where something moved, predictions change by {middle:.2f} of what really changed (median)"
-    return Fault("repeats the last frame", middle < STILL_RATIO, words)
-
-
-def _leaks(records: Sequence[Record]) -> Fault:
-    """Under commands that were not run, what happened should not be predicted better than by the last frame."""
-    gains = []
-    for r in records:
-        wrong = [r["error"][kind] for kind in ("zero", "mirrored") if r["error"].get(kind) is not None]
-        if wrong:
-            gains.append(decibels(max(wrong)) - decibels(r["error"]["last"]))
-    if not gains:
-        return Fault("a future frame leaks in", None, "no falsified commands to be had")
-    middle = float(np.median(gains))
-    words = (
-        f"told to stand still or to move the other way, it predicts what happened {middle:+.1f} dB better than the "
-        f"last frame does (median; {LEAK_DB:g} dB are flagged)"
-    )
-    return Fault("a future frame leaks in", middle >= LEAK_DB, words)
-
-
-def _scale(records: Sequence[Record]) -> Fault:
-    """Motions multiplied by some factor are predicted better than as they were commanded: a normaliser that was left
-    out, or applied twice."""
-    name, probed = "commands arrive at another scale", [r for r in records if r.get("scales")]
-    if not probed:
-        return Fault(name, None, "not tried: no probes were run")
-    best: tuple[str, Rate] | None = None
-    for factor in probed[0]["scales"]:
-        errors = [(r["scales"][factor], r["error"]["true"], r["error"]["last"]) for r in probed]
-        rate = wilson(sum(e is not None and e < BETTER * min(t, last) for e, t, last in errors), len(errors))
-        if best is None or rate.rate > best[1].rate:
-            best = factor, rate
-    assert best is not None
-    factor, rate = best
-    words = (
-        f"motions times {factor} are predicted better than as commanded, and than no motion, on {rate.successes} of "
-        f"{rate.episodes} windows ({rate.low:.2f} to {rate.high:.2f})"
-    )
-    return Fault(name, _mostly(rate), words)
-
-
-def _exchanged(records: Sequence[Record]) -> Fault:
-    """With cameras exchanged the model beats the last frame, and as they are it does not or does so by less."""
-    name, probed = "cameras are exchanged", [r for r in records if len(r.get("exchanged") or {}) > 1]
-    if not probed:
-        return Fault(name, None, "not tried: one camera, or no probes were run")
-    best: tuple[str, Rate] | None = None
-    for order in (o for o in probed[0]["exchanged"] if o != AS_THEY_ARE):
-        pairs = [(r["exchanged"].get(order), r["exchanged"].get(AS_THEY_ARE)) for r in probed]
-        pairs = [(other, own) for other, own in pairs if other is not None and own is not None]
-        rate = wilson(sum(other < BETTER * min(own, 1.0) for other, own in pairs), len(pairs))
-        if pairs and (best is None or rate.rate > best[1].rate):
-            best = order, rate
-    if best is None:
-        return Fault(name, None, "not tried: next to nothing moved")
-    order, rate = best
-    words = (
-        f"{order}: predicted better, and better than the last frame, on {rate.successes} of {rate.episodes} windows "
-        f"({rate.low:.2f} to {rate.high:.2f})"
-    )
-    return Fault(name, _mostly(rate), words)
-
-
-def _mixed(records: Sequence[Record]) -> Fault:
-    """The picture predicted for one camera is what another shows, and the other way round."""
-    name = "predicted cameras are exchanged"
-    names = list(records[0]["cameras"]["nearest"]) if records else []
-    if len(names) < 2:
-        return Fault(name, None, "one camera")
-    flags = [
-        any(n[a] == b and n[b] == a for a in names for b in names if a != b)
-        for n in (r["cameras"]["nearest"] for r in records)
-    ]
-    return _by_share(name, flags, "the prediction for one camera shows what another saw, and the other way round,")
-
-
-def _mostly(rate: Rate) -> bool | None:
-    """Whether something shows on most windows, None where they are too few to tell."""
-    return True if rate.low > 0.5 else None if rate.rate > 0.5 else False
-
-
-def _by_share(name: str, flags: Sequence[bool], what: str) -> Fault:
-    if not flags:
-        return Fault(name, None, "no window to look at")
-    rate = wilson(sum(flags), len(flags))
-    words = f"{what} on {rate.successes} of {rate.episodes} windows ({rate.low:.2f} to {rate.high:.2f})"
-    return Fault(name, _mostly(rate), words)
+        found["state"] += bool((r.get("state") or {}).get("not_finite"))
+        found["path"] += bool((r.get("path") or {}).get("not_finite"))
+        found["value"] += bool(r.get("value_not_finite"))
+    return {what: count for what, count in found.items() if count}
 
 
 def pairing(records: Sequence[Record]) -> dict[str, Any] | None:
     """How often the prediction under some commands is nearest to what the simulator makes of these same commands, of
-    all kinds' outcomes; chance is one of their number. None without outcomes."""
-    told = [r["outcomes"] for r in records if r.get("outcomes")]
-    if not told:
+    all kinds' outcomes; chance is one of their number. ``left_out``: reason to how often a kind's outcome was no other
+    than another's, or nothing moved. None without outcomes."""
+    held = [r for r in records if r.get("outcomes")]
+    if not held:
         return None
-    rates = {}
+    told, rates, left_out = [r["outcomes"] for r in held], {}, Counter[str]()
     for kind in ("true", *KINDS, GRIPPER):
-        hits = [o["nearest"][kind] == kind for o in told if kind in o["nearest"]]
-        rates[kind] = asdict(wilson(sum(hits), len(hits)))
-    chance = float(np.mean([1 / len(o["nearest"]) for o in told]))
-    return {"nearest_to_own_outcome": rates, "chance": chance, "repeats_db": mean([o["repeats"] for o in told])}
+        tested = [r for r in held if kind in r["outcomes"]["nearest"]]
+        hits = [r["outcomes"]["nearest"][kind] == kind for r in tested]
+        rates[kind] = asdict(clustered(hits, [r["run"] for r in tested]))
+    for outcome in told:
+        left_out.update(f"{kind}: {why}" for kind, why in outcome["left_out"].items())
+    chance = float(np.mean([1 / (len(o["nearest"]) + len(o["left_out"])) for o in told]))
+    repeats = mean([o["repeats"] for o in told])
+    return {"nearest_to_own_outcome": rates, "chance": chance, "left_out": dict(left_out), "repeats_db": repeats}
 
 
 def states(records: Sequence[Record]) -> dict[str, Any] | None:
     """Errors of the predicted state per kind (model rows) and per field (robot units), beside a state that does not
-    change. None without predicted states."""
+    change; ``not_finite``: windows on which some predicted state is no number, which is left out of its mean. None
+    without predicted states."""
     told = [r["state"] for r in records if r.get("state")]
     if not told:
         return None
@@ -292,17 +218,20 @@ def states(records: Sequence[Record]) -> dict[str, Any] | None:
         for name in told[0]["fields"]
     }
     kinds = {kind: mean([t["error"].get(kind) for t in told]) for kind in ("true", *KINDS, "last")}
-    return {"error": kinds, "fields": fields, "windows": len(told)}
+    broken = sum(bool(t["not_finite"]) for t in told)
+    return {"error": kinds, "fields": fields, "windows": len(told), "not_finite": broken}
 
 
 def paths(records: Sequence[Record]) -> dict[str, Any] | None:
-    """Mean trajectory errors of predicted poses, beside a robot that stays where it was."""
-    told = [r["path"] for r in records if r.get("path")]
-    if not told:
+    """Mean trajectory errors of predicted poses, beside a robot that stays where it was; ``not_finite``: windows on
+    which a predicted pose is no number, which are in no mean. None without poses."""
+    held = [r["path"] for r in records if r.get("path")]
+    told = [path for path in held if not path.get("not_finite")]
+    if not held:
         return None
-    measures = ("rre_degrees", "rte", "ate")
+    measures, counts = ("rre_degrees", "rte", "ate"), {"windows": len(told), "not_finite": len(held) - len(told)}
     found = {who: {m: mean([t[who][m] for t in told]) for m in measures} for who in ("model", "last")}
-    return {**found, "windows": len(told), "poses": told[0]["model"]["poses"]}
+    return {**found, **counts, "poses": told[0]["model"]["poses"] if told else None}
 
 
 def recovered(records: Sequence[Record]) -> dict[str, Any] | None:
@@ -335,21 +264,48 @@ def _correlation(found: np.ndarray, true: np.ndarray) -> float | None:
 def agreement(records: Sequence[Record]) -> dict[str, Any] | None:
     """Video against the simulator running the commands that came with it: PSNR per camera beside the last frame's, and
     how often the video is nearer to that than to what the recorded commands led to."""
-    told = [r["joint"] for r in records if r.get("joint")]
+    held = [r for r in records if r.get("joint")]
+    told = [r["joint"] for r in held]
     if not told:
         return None
     cameras = {
         name: {who: mean([t["cameras"][name][who] for t in told]) for who in ("own", "last")}
         for name in told[0]["cameras"]
     }
-    pairs = [(t["moving"]["own"], t["moving"]["recorded"]) for t in told if t["moving"]["own"] is not None]
-    nearer = wilson(sum(own < other for own, other in pairs), len(pairs))
+    pairs = [(r["run"], r["joint"]["moving"]) for r in held if r["joint"]["moving"]["own"] is not None]
+    nearer = clustered([m["own"] < m["recorded"] for _, m in pairs], [run for run, _ in pairs])
     return {"cameras": cameras, "nearer_to_its_own_commands": asdict(nearer), "windows": len(told)}
 
 
-def values(records: Sequence[Record]) -> dict[str, Any] | None:
-    """Predicted values against how the episodes ended; None without values or outcomes."""
-    told = [(r["value"], r["success"]) for r in records if r.get("value") is not None and r.get("success") is not None]
+def valued(records: Sequence[Record], gamma: float = GAMMA, cut_at: int | None = None) -> Calibration | None:
+    """Predicted values against the discounted returns from the moments they are of, with intervals over episodes; None
+    without any to compare.
+
+    gamma: per control step. cut_at: control steps after which episodes were ended that might have gone on: those of
+    this length that did not succeed are left out.
+    """
+    whole = [r for r in _with_values(records) if not _cut_off(r, cut_at)]
+    found = [float("nan") if r["value_not_finite"] else r["value"] for r in whole]
+    if not np.isfinite(found).any():
+        return None
+    returns = [discounted(r["success"], r["value_steps_left"], gamma) for r in whole]
+    return calibrate(found, returns, [r["success"] for r in whole], [r["run"] for r in whole])
+
+
+def values(records: Sequence[Record], gamma: float = GAMMA, cut_at: int | None = None) -> dict[str, Any] | None:
+    """``valued`` as plain values, with how many windows and episodes were left out as cut off; None without values or
+    outcomes."""
+    told = _with_values(records)
     if not told:
         return None
-    return calibrate([v for v, _ in told], [s for _, s in told]).facts()
+    cut, held = [r for r in told if _cut_off(r, cut_at)], valued(told, gamma, cut_at)
+    counts = {"cut_off_windows": len(cut), "cut_off_episodes": len({r["run"] for r in cut})}
+    return {"gamma": gamma, "cut_at": cut_at, **counts, **({} if held is None else held.facts())}
+
+
+def _with_values(records: Sequence[Record]) -> list[Record]:
+    return [r for r in records if "value_steps_left" in r and r.get("success") is not None]
+
+
+def _cut_off(record: Record, cut_at: int | None) -> bool:
+    return cut_at is not None and not record["success"] and record["steps"] >= cut_at

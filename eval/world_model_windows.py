@@ -104,8 +104,8 @@ def as_chunk(contract: Contract, rows: Rows, start: int = 0) -> ActionChunk:
 
 
 def windows_of(run: Run, contract: Contract, chunks: int, most: int) -> list[Window]:
-    """At most ``most`` windows of an episode, evenly spread over all places where one fits whole and every frame was
-    seen. Empty where none does."""
+    """At most ``most`` windows of an episode, spread over all places where one fits whole and every frame was seen, and
+    as evenly as may be, no two on the same steps; fewer where the episode is too short. Empty where none fits."""
     length, steps = chunks * contract.model.chunk, frame_steps(contract, chunks)
     fitting = [
         start
@@ -114,9 +114,30 @@ def windows_of(run: Run, contract: Contract, chunks: int, most: int) -> list[Win
         and start in run.seen.states
         and all(start + step in run.seen.pictures for step in steps)
     ]
-    if len(fitting) > most:
-        fitting = [fitting[i] for i in np.linspace(0, len(fitting) - 1, most).round().astype(int)]
-    return [Window(run, start, chunks) for start in fitting]
+    return [Window(run, start, chunks) for start in _apart(fitting, length, most)]
+
+
+def spread(count: int, most: int) -> list[int]:
+    """``most`` places of ``count`` in order, or all of them: the middles of so many equal parts."""
+    return list(range(count)) if most >= count else [int((i + 0.5) * count / most) for i in range(most)]
+
+
+def _apart(starts: Sequence[int], length: int, most: int) -> list[int]:
+    """At most ``most`` of ``starts``, in order, each at least ``length`` after the one before."""
+    latest: list[int] = []  # from the end: where each window begins at the latest, for those after it to fit
+    for start in reversed(starts):
+        if len(latest) < most and (not latest or start + length <= latest[-1]):
+            latest.append(start)
+    latest.reverse()
+    if not latest:
+        return []
+    ends = (starts[0], starts[-1])
+    wished = np.linspace(*ends, len(latest)) if len(latest) > 1 else [np.mean(ends)]
+    chosen: list[int] = []
+    for wish, last in zip(wished, latest, strict=True):
+        free = [s for s in starts if s <= last and (not chosen or s >= chosen[-1] + length)]
+        chosen.append(min(free, key=lambda start: abs(start - wish)))
+    return chosen
 
 
 def canvases(contract: Contract, pictures: Sequence[Pictures]) -> NDArray[np.uint8]:

@@ -18,7 +18,7 @@ from cosmos_robot.contract import Contract
 from cosmos_robot.errors import ContractError, InputError
 from cosmos_robot.images import compose_canvas
 from cosmos_robot.latent_frames.layout import ValueMode
-from cosmos_robot.types import ActionChunk, Clip, Observation, VideoPrediction
+from cosmos_robot.types import ActionChunk, Clip, Image, Observation, VideoPrediction
 
 
 class Policy(ABC):
@@ -147,6 +147,12 @@ class WorldModel(ABC):
                 f"for each of {len(predictions)} predictions, got {None if states is None else len(states)}"
             )
         return self._extend(predictions, actions, seeds, states, carry) if predictions else []
+
+    def unmoved(self, predictions: Sequence[VideoPrediction]) -> list[Image]:
+        """The moment that each prediction begins at, (H, W, 3), as this model would show it if nothing had moved: what
+        its later frames are to be compared with. The first frame, unless that did not pass through the autoencoder that
+        the later ones did."""
+        return [prediction.frames[0] for prediction in predictions]
 
     @abstractmethod
     def _imagine(

@@ -196,6 +196,15 @@ class LatentFrameModel:
         frames = LazyFrames(lambda: self._video(kept, now()), (2, canvas.height, canvas.width, 3))
         return VideoPrediction(frames, actions, instruction, rate, time, self.backbone.source, kept)
 
+    def standing(self, latents: Tensor, canvas: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The canvas (H, W, 3) after the chunk if the future frames of (C, L, h, w) were those of now; a camera that is
+        not shown now keeps its own. canvas: what was shown of now."""
+        layout, repeated = self.layout, latents.clone()
+        for camera in layout.future_cameras:
+            if camera in layout:
+                repeated[:, layout.index(FUTURE + camera)] = latents[:, layout.index(camera)]
+        return self._future(repeated, canvas)
+
     def _video(self, latents: Tensor, canvas: NDArray[np.uint8]) -> NDArray[np.uint8]:
         return np.stack([canvas, self._future(latents, canvas)])
 
@@ -286,6 +295,12 @@ class LatentFrameWorldModel(WorldModel):
     def future_states(self, predictions: Sequence[VideoPrediction]) -> list[dict[str, NDArray[np.float64]]]:
         """The state after each prediction, in the robot's units: what ``extend`` takes for its junctions."""
         return self.model.future_states(_latents(self.model, predictions))
+
+    def unmoved(self, predictions: Sequence[VideoPrediction]) -> list[NDArray[np.uint8]]:
+        """As ``WorldModel``: the pictures of now, decoded from the future frames, since a prediction's first frame is
+        what was shown, which the autoencoder never saw."""
+        found = _latents(self.model, predictions)
+        return [self.model.standing(latents, p.frames[0]) for latents, p in zip(found, predictions, strict=True)]
 
     def _imagine(
         self, observations: Sequence[Observation], actions: Sequence[ActionChunk], seeds: Sequence[int]

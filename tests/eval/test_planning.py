@@ -20,7 +20,7 @@ from cosmos_robot.planning.policy import PlanningPolicy
 from cosmos_robot.policies.conformance import some_observation
 
 
-def record(task: int, init: int, success: bool) -> EpisodeRecord:
+def record(task: int, init: int, success: bool, steps: int = 4) -> EpisodeRecord:
     return EpisodeRecord(
         suite="fake",
         task=task,
@@ -28,7 +28,7 @@ def record(task: int, init: int, success: bool) -> EpisodeRecord:
         instruction="touch",
         success=success,
         ended="success" if success else "budget",
-        steps=4,
+        steps=steps,
         decisions=1,
         reset_seed=derive_seed(0, Job("fake", task, init), "reset"),
         noise_seeds=(1,),
@@ -46,7 +46,15 @@ def result(path, fake, outcomes: dict[tuple[int, int], bool], plan: str | None =
 
 def decision(value: float | None = 0.5, success: bool = True, **changes) -> Decision:
     plain = {"task": 0, "init": 0, "number": 0, "chosen": 1, "planned": value is not None, "value": value}
-    rest = {"base_value": 0.2, "spread": 0.1, "diversity": 0.3, "distinct": 3, "candidates": 4, "seconds": 2.0}
+    rest = {
+        "steps_left": 0,
+        "base_value": 0.2,
+        "spread": 0.1,
+        "diversity": 0.3,
+        "distinct": 3,
+        "candidates": 4,
+        "seconds": 2.0,
+    }
     return Decision(**(plain | rest | {"success": success} | changes))
 
 
@@ -63,6 +71,29 @@ def test_searches_are_kept_with_their_outcomes(fake, tmp_path) -> None:
     assert [(d.number, d.success, d.planned, d.candidates) for d in found] == [(0, True, True, 3), (1, True, True, 3)]
     assert all(d.value >= d.base_value and d.diversity > 0 and d.spread > 0 for d in found)
     assert PlanLog(log.path, fresh=True).decisions() == []
+
+
+def test_values_are_held_against_discounted_returns(fake, tmp_path) -> None:
+    """A search's values are of the end of the last chunk it imagined, and of a perfect one they are the returns."""
+    policy = PlanningPolicy(load_planner("random", "best-of-2:futures=1,values=1", contract=fake.CONTRACT))
+    log, job = PlanLog(tmp_path / "out.decisions.jsonl"), Job("fake", 1, 0)
+    chunk = fake.CONTRACT.model.chunk
+    log.on_start(job)
+    for step in (0, 2, 90):
+        seen = some_observation(fake.CONTRACT, step)
+        log.on_decision(job, step, seen, policy.act([seen], [5])[0], 5)
+    log.on_episode(job, record(1, 0, True, steps=92))
+    assert [d.steps_left for d in log.decisions()] == [92 - chunk, 90 - chunk, max(0, 2 - chunk)]
+    perfect = [
+        decision(0.99**left if init else 0.0, bool(init), init=init, steps_left=left)
+        for init in range(4)
+        for left in range(0, 120, 5)
+    ]
+    found = limits(perfect)
+    assert found["calibration"]["ece"] == pytest.approx(0) and found["calibration"]["auroc"] == 1
+    assert found["calibration"]["episodes"] == 4 and found["values_without_steps_left"] == 0
+    old = limits([decision(0.5, steps_left=None)])
+    assert "calibration" not in old and old["values_without_steps_left"] == 1
 
 
 def test_an_episode_that_starts_again_forgets_its_first_half(fake, tmp_path) -> None:

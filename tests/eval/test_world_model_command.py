@@ -16,7 +16,7 @@ from cosmos_robot.envs.fakes import FAKE_ROBOT, TASKS
 from cosmos_robot.errors import InputError
 from cosmos_robot.eval.world_model_models import ModelsSpec, shuffle_weights
 from cosmos_robot.eval.world_model_sources import Live, Recorded
-from cosmos_robot.eval.world_model_windows import windows_of
+from cosmos_robot.eval.world_model_windows import Window, windows_of
 from cosmos_robot.policies import load_world_model
 
 SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
@@ -33,6 +33,17 @@ def folder(tmp_path_factory):
     return save_untrained(tmp_path_factory.mktemp("checkpoints") / "every", contract, TASKS, **SMALL)
 
 
+def test_a_run_that_cannot_suffice_is_told_so_at_the_start(folder, tmp_path, capsys) -> None:
+    flags = ["--ckpt", "still", "--contract", str(folder), "--env", "fake/1", "--driver", "random", "--steps", "9"]
+    flags += ["--json", str(tmp_path / "out.json"), "--filmed", "0"]
+    assert main(["eval-world-model", *flags, "--episodes", "2"]) == 0
+    warned = capsys.readouterr().err.replace("\n", " ")
+    assert "warning: at most 8 windows of 2 episodes" in warned and "raise --episodes" in warned
+    assert warned.index("warning") < warned.index("1/2 fake/1 init 0")
+    assert main(["eval-world-model", *flags, "--gamma", "0", "--fresh"]) == 2
+    assert "the published one is 0.99" in capsys.readouterr().err.replace("\n", " ")
+
+
 def run(capsys, *flags: str) -> dict:
     assert main(["eval-world-model", *flags, "--json", "-"]) == 0
     return json.loads(capsys.readouterr().out)
@@ -45,7 +56,8 @@ def test_a_simulator_from_one_command(folder, tmp_path, monkeypatch, capsys) -> 
     content = run(capsys, *flags)
     assert content["windows"] == 2 and content["episodes"] == 2
     assert set(content["overall"]) == {"model", "last", "mean", "untrained"}
-    assert content["verdict"]["follows"] is None and "at least 10" in content["verdict"]["sentence"]
+    assert content["verdict"]["follows"] is None and "at least 10 of 3" in content["verdict"]["sentence"]
+    assert (content["gamma"], content["cut_at"], content["episodes_asked"]) == (0.99, 12, 2)
     assert {f["name"] for f in content["faults"]} >= {"a future frame leaks in", "commands arrive at another scale"}
     assert content["inverse"]["windows"] == 2 and content["inverse"]["model"]["rmse"] > 0
     assert content["joint"] is None, "this simulator cannot go back to a moment"
@@ -99,8 +111,8 @@ def test_recorded_episodes_are_what_was_run(folder, dataset) -> None:
     run = Recorded(path, 1).run(0, two)
     assert np.allclose(run.commands, made.commands, atol=1e-6) and run.success is True and run.replay is None
     windows = windows_of(run, two, chunks=2, most=9)
-    assert [w.start for w in windows] == [0, 2, 4, 6], "what lies beyond was not seen"
-    apart = windows[0].truth(two).astype(int) - windows_of(made, two, 2, 9)[0].truth(two)
+    assert [w.start for w in windows] == [2], "one of 8 steps, about the middle: what lies beyond 14 was not seen"
+    apart = windows[0].truth(two).astype(int) - Window(made, windows[0].start, 2).truth(two)
     assert np.abs(apart).mean() < 3, "pictures come back from the video"
     with pytest.raises(InputError, match="pictures every 2 steps, 'every-mode' predicts one every 1"):
         Recorded(path, 1).run(0, contract)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+from cosmos_robot.backbone.cosmos3.latents import decode
 from cosmos_robot.backbone.cosmos3.untrained import save_untrained, untrained_contract
 from cosmos_robot.contract import Contract, ModelSpec, require_fit
 from cosmos_robot.envs import conformance
 from cosmos_robot.envs.base import execute
 from cosmos_robot.envs.fakes import TASKS, FakeEnv
 from cosmos_robot.envs.world_model import WorldModelEnv, camera_picture
-from cosmos_robot.errors import ContractError, InputError
+from cosmos_robot.errors import CheckpointError, ContractError, InputError
+from cosmos_robot.eval.world_model_case import Models
+from cosmos_robot.eval.world_model_measure import MeasureSettings, measure
 from cosmos_robot.eval.world_model_windows import windows_of
 from cosmos_robot.images import compose_canvas, side_by_side
 from cosmos_robot.policies import load_world_model
 from cosmos_robot.policies.fakes import RandomPolicy, StillWorld
+from cosmos_robot.types import ActionChunk
 
 SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
 
@@ -67,6 +72,57 @@ def test_kit_over_an_untrained_checkpoint_with_latent_frames(tmp_path) -> None:
     folder = save_untrained(tmp_path / "frames", frame_contract(), TASKS, **SMALL)
     world = load_world_model(folder)
     conformance.run(lambda: WorldModelEnv(world, FakeEnv(1), step_budget=8))
+
+
+@pytest.fixture(scope="module")
+def frame_world(tmp_path_factory):
+    return load_world_model(save_untrained(tmp_path_factory.mktemp("frames") / "own", frame_contract(), TASKS, **SMALL))
+
+
+def test_repeating_the_last_latents_is_no_motion(frame_world, dots, monkeypatch) -> None:
+    """What the autoencoder alone changes does not count: only a prediction that is not the last latents moves."""
+    contract, model = frame_world.contract, frame_world.model
+    run = dots.DotSource(1, steps=12).run(0, contract)
+    imagined = model.sample
+
+    def repeat(mode, latents, *rest):
+        found = imagined(mode, latents, *rest).clone()
+        for camera in ("table", "hand"):
+            found[:, :, model.layout.index(f"future {camera}")] = found[:, :, model.layout.index(camera)]
+        return found
+
+    def ratio() -> float:
+        (window,) = windows_of(run, contract, 1, 1)
+        return measure(Models(frame_world), window, MeasureSettings(), probe=False)[0]["motion_ratio"]
+
+    assert ratio() > 0, "an untrained one draws something else"
+    monkeypatch.setattr(model, "sample", repeat)
+    assert ratio() == 0
+    video = frame_world.imagine([windows_of(run, contract, 1, 1)[0].observation(contract)], *_chunk(contract))[0]
+    assert np.array_equal(frame_world.unmoved([video])[0], video.frames[1])
+    apart = np.abs(video.frames[1].astype(int) - video.frames[0]).mean()
+    assert apart > 5, "beside the picture that was shown it would have moved"
+
+
+def _chunk(contract):
+    values = np.zeros((contract.model.chunk, contract.robot.action_width))
+    return [ActionChunk(values, contract.robot.rate_hz)], [0]
+
+
+def test_latents_that_are_not_finite_are_no_black_picture(frame_world, starts) -> None:
+    contract, vae = frame_world.contract, frame_world.model.backbone.checkpoint.vae
+    (video,) = frame_world.imagine(starts[:1], *_chunk(contract))
+    video.latents[0, -2] = float("nan")
+    with pytest.raises(CheckpointError, match=r"generator \(transformer/\).*not finite.*dtype"):
+        decode(vae, video.latents[None])
+    bias = vae.decoder.conv_out.bias
+    kept = bias.detach().clone()
+    bias.data.fill_(float("nan"))  # infinite ones are clamped by the decoder
+    try:
+        with pytest.raises(CheckpointError, match=r"autoencoder \(vae/\) .*float32 from finite latents"):
+            decode(vae, torch.zeros_like(video.latents)[None])
+    finally:
+        bias.data.copy_(kept)
 
 
 def test_kit_over_an_untrained_forward_model(tmp_path) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cosmos_robot.backbone.cosmos3.image_codec import encode_images
-from cosmos_robot.errors import InputError
+from cosmos_robot.errors import CheckpointError, InputError
 from cosmos_robot.images import latent_content
 
 
@@ -62,9 +62,12 @@ def crop_content(latents: Tensor, size: tuple[int, int, int, int], cell: int) ->
 
 @torch.no_grad()
 def decode(vae: AutoencoderKLWan, latents: Tensor) -> NDArray[np.uint8]:
-    """(B, C, L, h, w) standardised to video (B, 1 + 4 (L - 1), 16 h, 16 w, 3) uint8."""
+    """(B, C, L, h, w) standardised to video (B, 1 + 4 (L - 1), 16 h, 16 w, 3) uint8. Raises CheckpointError where the
+    latents or the pictures are not finite, which would come out black."""
+    _require_finite("the generator (transformer/)", "latents", latents)
     mean, std = _statistics(vae)
     video = vae.decode((latents.to(vae.device).float() * std + mean).to(vae.dtype)).sample
+    _require_finite("the autoencoder (vae/)", f"pictures in {vae.dtype} from finite latents", video)
     pixels = ((video.float() + 1) * 127.5).round().clamp(0, 255)
     return pixels.to(torch.uint8).permute(0, 2, 3, 4, 1).cpu().numpy()
 
@@ -73,6 +76,15 @@ def to_pixels(canvases: NDArray[np.uint8]) -> Tensor:
     """(B, H, W, 3) uint8 to (B, 3, H, W) float32 in [-1, 1]."""
     pixels = torch.from_numpy(np.ascontiguousarray(canvases)).permute(0, 3, 1, 2)
     return pixels.to(torch.float32).div_(127.5).sub_(1)
+
+
+def _require_finite(part: str, what: str, found: Tensor) -> None:
+    broken = int(found.numel() - torch.isfinite(found).sum())
+    if broken:
+        raise CheckpointError(
+            f"{part} of the checkpoint made {what} with {broken} of {found.numel()} numbers that are not finite; load "
+            "it with another dtype (float32 or bfloat16 where it was float16), or repair that part of the checkpoint"
+        )
 
 
 def _check_sides(vae: AutoencoderKLWan, sides: tuple[int, ...]) -> None:
