@@ -201,7 +201,7 @@ class WorldModelEnv(RobotEnv):
     def _imagined_from_anchor(self, chunk: ActionChunk, seed: int) -> VideoPrediction:
         if not self._done:
             return self.world.imagine([self._start], [chunk], [seed])[0]
-        states = [self._anchor] if self._tells or self.contract.model.state_row else None
+        states = [self._anchor] if self._tells or self.contract.reads_state else None
         return self.world.extend(self._done[-1:], [chunk], [seed], states, self.carry)[0]
 
     def _moment_of_anchor(self) -> Observation:

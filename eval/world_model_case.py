@@ -74,14 +74,14 @@ class Case:
 
 def roll(world: WorldModel, window: Window, seed: int, carry: str) -> list[VideoPrediction]:
     """The window's own commands, chunk after chunk. Where the model tells the state after a chunk, the next is given
-    that; a model that only reads states is given the recorded ones."""
+    that; a model that only reads states, for itself or for its commands, is given the recorded ones."""
     contract = world.contract
     chunk, told, known = contract.model.chunk, state_teller(world), window.states(contract)
     rows = window.commands(contract).values
     pieces = [as_chunk(contract, rows[at : at + chunk], window.start + at) for at in range(0, len(rows), chunk)]
     done = world.imagine([window.observation(contract)], pieces[:1], [chunk_seed(seed, 0)])
     for k, piece in enumerate(pieces[1:], start=1):
-        states = told(done[-1:]) if told else [known[k]] if contract.model.state_row else None
+        states = told(done[-1:]) if told else [known[k]] if contract.reads_state else None
         done += world.extend(done[-1:], [piece], [chunk_seed(seed, k)], states, carry)
     return done
 
