@@ -12,19 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as PILImage
 
 from cosmos_robot.actions.codec import action_column
-from cosmos_robot.contract import CanvasSpec, Contract, Placement, RobotSpec
+from cosmos_robot.actions.rotations import Rotations
+from cosmos_robot.contract import CanvasSpec, Contract, Placement, RobotSpec, RotationFormat
 from cosmos_robot.envs.base import RobotEnv, StepResult, init_state, require_limits
 from cosmos_robot.errors import ContractError, InputError
 from cosmos_robot.images import canvas_parts
 from cosmos_robot.images.steps import letterbox, turn
 from cosmos_robot.types import ActionChunk, Image, LazyImages, Observation, VideoPrediction
+
+if TYPE_CHECKING:
+    from cosmos_robot.policies.base import ValueModel
 
 Rows = NDArray[np.float64]
 State = Mapping[str, NDArray[np.float64]]
@@ -50,19 +54,8 @@ class Imagines(Protocol):
     ) -> list[VideoPrediction]: ...
 
 
-class Values(Protocol):
-    """What is needed of a value model; ``policies.base.ValueModel`` is one."""
-
-    reads: Any
-
-    def score(
-        self,
-        observations: Sequence[Observation],
-        actions: Sequence[ActionChunk],
-        futures: Sequence[VideoPrediction] | None,
-        seeds: Sequence[int],
-    ) -> NDArray[np.float64]: ...
-
+ANGLES = ("rotvec", "rotvec_robosuite", "euler_xyz")
+"""Rotations that are written as angles, whose unit a robot may choose; the others have no unit."""
 
 Tells = Callable[[Sequence[VideoPrediction]], Sequence[State]]
 
@@ -73,7 +66,8 @@ class WorldModelEnv(RobotEnv):
     starts: observations to begin at, each an initial state; or an environment, whose resets are the starts.
     step_budget: control steps until truncation. value, success_at: an episode is a success once the value of a
     prediction reaches ``success_at``; without a value model it never is. unpredicted_state: what to do where the model
-    predicts no state: ``refuse``, or ``hold`` that of the start, which a policy that reads its state will be misled by.
+    predicts no state: ``refuse``, or ``hold`` that of the start, which misleads a policy that reads its state, and a
+    model whose commands are rows relative to it from the second chunk on.
     carry: see ``WorldModel.extend``. Closing it closes the environment of the starts, too.
 
     Raises ContractError for a model that predicts no state, unless told to hold it, and for a canvas that is resized
@@ -86,7 +80,7 @@ class WorldModelEnv(RobotEnv):
         starts: Sequence[Observation] | RobotEnv,
         *,
         step_budget: int,
-        value: Values | None = None,
+        value: ValueModel | None = None,
         success_at: float = 0.5,
         unpredicted_state: Literal["refuse", "hold"] = "refuse",
         carry: str = "pixels",
@@ -222,9 +216,25 @@ def state_teller(world: Imagines) -> Tells | None:
 def standing(robot: RobotSpec, last: NDArray[np.float64], count: int) -> Rows:
     """(count, D) commands after which the robot stays where ``last`` (D,) brought it, its gripper told the same."""
     rows = np.tile(last, (count, 1))
-    if robot.action_reference == "per_step":
-        rows[:, motion_columns(robot)] = 0
+    if robot.action_reference != "per_step":
+        return rows
+    rows[:, motion_columns(robot)] = 0
+    for columns, kind in rotation_columns(robot):
+        rows[:, columns] = Rotations.of(np.zeros((1, 3)), "rotvec").to(kind)
     return rows
+
+
+def rotation_columns(robot: RobotSpec) -> list[tuple[list[int], RotationFormat]]:
+    """The columns of each rotation of a command and its format, by which ``Rotations`` reads them; without those whose
+    angles are in another unit than radians, which nobody but the robot can turn by."""
+    found: list[tuple[list[int], RotationFormat]] = []
+    start = 0
+    for field in robot.action:
+        columns, kind = list(range(start, start + field.width)), field.rotation
+        start += field.width
+        if kind is not None and (kind not in ANGLES or field.unit == "rad"):
+            found.append((columns, "rot9d" if kind == "matrix" else kind))
+    return found
 
 
 def motion_columns(robot: RobotSpec) -> list[int]:
@@ -248,7 +258,9 @@ def camera_picture(contract: Contract, camera: str, frame: Image) -> Image:
     out = np.zeros((spec.height, spec.width, 3), np.uint8)
     shown = turn(out, spec.orientation, canvas.orientation)
     found = False
-    for place, part in zip(canvas.placements, canvas_parts(canvas, frame), strict=True):
+    whole = np.zeros((canvas.height, canvas.width, 3), np.uint8)
+    whole[: frame.shape[0], : frame.shape[1]] = frame  # a video lacks the rows and columns of cut latent cells
+    for place, part in zip(canvas.placements, canvas_parts(canvas, whole), strict=True):
         if place.camera == camera:
             found, box = True, place.crop
             shown[box.top : box.top + box.height, box.left : box.left + box.width] = _laid_back(canvas, place, part)

@@ -13,8 +13,8 @@ from PIL import Image as PILImage
 from cosmos_robot.contract import Contract
 from cosmos_robot.envs.world_model import state_teller
 from cosmos_robot.eval.world_model_metrics import LEAST_MOVED, Frames, moved, squared_error
-from cosmos_robot.eval.world_model_windows import Rows, Window, as_chunk, frame_steps
-from cosmos_robot.images import canvas_parts
+from cosmos_robot.eval.world_model_windows import Rows, Window, as_chunk, frame_steps, unpredicted
+from cosmos_robot.images import canvas_parts, video_size
 from cosmos_robot.policies.base import InverseModel, JointPolicy, ValueModel, WorldModel
 from cosmos_robot.policies.rollout import chunk_seed
 from cosmos_robot.types import ActionChunk, Image, Observation, VideoPrediction
@@ -92,19 +92,32 @@ def joined(chain: Sequence[VideoPrediction]) -> Frames:
 
 
 def places(contract: Contract) -> list[str]:
-    """A name for each place on the canvas: its camera, numbered where it stands several times. One for the whole where
-    the canvas cannot be cut."""
+    """A name for each place of which a picture is predicted: its camera, numbered where it stands several times. One
+    for the whole where the canvas cannot be cut."""
     canvas = contract.model.canvas
     if canvas.tier or canvas.composed:
         return ["canvas"]
-    names = [place.camera for place in canvas.placements]
+    names = [canvas.placements[i].camera for i in _predicted_places(contract)]
     return [f"{n} {names[: i + 1].count(n)}" if names.count(n) > 1 else n for i, n in enumerate(names)]
 
 
 def parts(contract: Contract, frame: Image) -> list[Image]:
-    """``frame`` (H, W, 3) cut into its ``places``."""
+    """A predicted ``frame`` (H, W, 3) cut into its ``places``."""
     canvas = contract.model.canvas
-    return [frame] if canvas.tier or canvas.composed else list(canvas_parts(canvas, frame))
+    if canvas.tier or canvas.composed:
+        return [frame]
+    cut = canvas_parts(canvas, frame)
+    return [cut[i] for i in _predicted_places(contract)]
+
+
+def _predicted_places(contract: Contract) -> list[int]:
+    """Numbers of the placements that a prediction shows, at least in part."""
+    (height, width), missing = video_size(contract.model), unpredicted(contract)
+    return [
+        i
+        for i, place in enumerate(contract.model.canvas.placements)
+        if place.camera not in missing and place.to.top < height and place.to.left < width
+    ]
 
 
 def moving_error(predicted: Frames, truth: Frames, mask: NDArray[np.bool_]) -> float:

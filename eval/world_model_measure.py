@@ -31,7 +31,7 @@ from cosmos_robot.eval.world_model_case import (
 )
 from cosmos_robot.eval.world_model_metrics import Frames, frame_scores, motion_ratio, moved, plain, psnr
 from cosmos_robot.eval.world_model_probes import consistency, probes
-from cosmos_robot.eval.world_model_windows import Rows, State, Window, canvases, frame_steps
+from cosmos_robot.eval.world_model_windows import Rows, State, Window, canvases, frame_steps, predicted_part
 from cosmos_robot.types import VideoPrediction
 
 
@@ -125,7 +125,7 @@ def _confusion(contract: Contract, predicted: Frames, truth: Frames) -> dict[str
     for i, name in enumerate(names):
         likeness = [psnr(shown[i], sized(other, shown[i])) for other in real]
         nearest[name] = names[int(np.argmax(likeness))]
-    return {"nearest": nearest, "first": psnr(predicted[0], truth[0])}
+    return {"nearest": nearest, "first": psnr(predicted_part(contract, predicted[0]), truth[0])}
 
 
 def _following(models: Models, case: Case, settings: MeasureSettings) -> dict[str, Any]:
