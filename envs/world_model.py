@@ -91,7 +91,7 @@ class WorldModelEnv(RobotEnv):
         self.world, self.value, self.success_at, self.carry = world, value, success_at, carry
         self.step_budget = step_budget
         self._tells = state_teller(world)
-        _require_usable(self.contract, self._tells is not None or unpredicted_state == "hold")
+        require_usable(self.contract, self._tells is not None or unpredicted_state == "hold")
         self._source = starts if isinstance(starts, RobotEnv) else None
         self._starts = () if isinstance(starts, RobotEnv) else tuple(starts)
         if self._source is None and not self._starts:
@@ -296,7 +296,8 @@ def _sized(part: Image, height: int, width: int) -> Image:
     return np.array(PILImage.fromarray(np.ascontiguousarray(part)).resize((width, height), rule))
 
 
-def _require_usable(contract: Contract, state_known: bool) -> None:
+def require_usable(contract: Contract, state_known: bool) -> None:
+    """Raise ContractError for a model that ``WorldModelEnv`` refuses. state_known: one is predicted, or held."""
     model = contract.model
     if model.canvas.tier or model.canvas.composed:
         raise ContractError(

@@ -39,12 +39,12 @@ def falsified(robot: RobotSpec, commands: Rows, start: int, length: int, seed: i
     """Each kind, and ``gripper``, to its rows (length, D) for the window at ``start`` of an episode's ``commands``
     (N, D); None where the episode is too short for it, or where it is what was really commanded.
 
-    seed: of the shuffle. Raises InputError for a window outside the episode.
+    seed: of the shuffle, another for each window. Raises InputError for a window outside the episode.
     """
     if not 0 <= start <= start + length <= len(commands) or length < 1:
         raise InputError(f"window of {length} rows at {start}: the episode has {len(commands)}")
     true = commands[start : start + length]
-    order = np.random.default_rng([seed, start]).permutation(len(commands))[:length]
+    order = np.random.default_rng(seed).permutation(len(commands))[:length]
     found = {
         "zero": _still(robot, true),
         "shuffled": commands[order],

@@ -134,8 +134,8 @@ class WorldModel(ABC):
         The next chunk sees the end of the last and nothing else: carry ``pixels`` decodes the last frame and encodes it
         again as a first frame; ``latent`` takes the last latent frame as it is, which costs no decoding but is a latent
         of four frames where the model was trained on one of a single frame. A contract with history rows also sees the
-        last commands. ``states``: the robot's state at each junction, needed where ``contract.reads_state``, for its row
-        or to make relative rows of the commands, since a video holds none.
+        last commands. ``states``: the robot's state at each junction, needed where ``contract.reads_state``, for a row
+        of its own or to make relative rows of the commands, since a video holds none.
         """
         check_seeds("extend", "predictions", predictions, seeds)
         _check_chunks(self.contract, actions, len(predictions))

@@ -181,7 +181,13 @@ def turning_robot(kind: str, width: int, unit: str, reference: str = "absolute")
         FieldSpec(name="place", width=3, unit="m", kind="position"),
         FieldSpec(name="turn", width=width, unit=unit, kind="rotation", rotation=kind),
     )
-    changes = {"action": fields, "action_reference": reference, "gripper": None, "action_low": None, "action_high": None}
+    changes = {
+        "action": fields,
+        "action_reference": reference,
+        "gripper": None,
+        "action_low": None,
+        "action_high": None,
+    }
     return FAKE_ROBOT.model_copy(update=changes)
 
 
