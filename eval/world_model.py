@@ -108,8 +108,8 @@ def main_world_model(config: Annotated[WorldModelConfig, tyro.conf.arg(name="")]
         config.ckpt, config.contract, config.inverse_ckpt, config.untrained, config.device, config.threads
     )
     contract = make.contract_of()
-    require_possible(config, contract)
     source = open_source(config)
+    require_possible(config, contract)
     result = result_path(config)
     console = Console(stderr=config.json == DASH)
     films = result.with_suffix(".films") if config.filmed else None
@@ -252,9 +252,7 @@ def require_possible(config: WorldModelConfig, contract: Contract) -> None:
         )
     if config.rank:
         if config.ckpt in FAKE_WORLDS:
-            raise InputError(
-                f"--rank needs a model with a value, {config.ckpt!r} has none; name a checkpoint, or drop it"
-            )
+            raise InputError(f"--rank needs a value, {config.ckpt!r} has none; name a checkpoint, or drop --rank")
         require_rankable(config.rank, contract, config.device)
 
 
