@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,6 @@ from cosmos_robot.errors import ContractError, InputError
 from cosmos_robot.images import canvas_parts
 from cosmos_robot.images.steps import letterbox, turn
 from cosmos_robot.types import ActionChunk, Image, LazyImages, Observation, VideoPrediction
-
-if TYPE_CHECKING:
-    from cosmos_robot.policies.base import ValueModel
 
 Rows = NDArray[np.float64]
 State = Mapping[str, NDArray[np.float64]]
@@ -52,6 +49,20 @@ class Imagines(Protocol):
         states: Sequence[State] | None = None,
         carry: str = "pixels",
     ) -> list[VideoPrediction]: ...
+
+
+class Values(Protocol):
+    """What is needed of a value model; ``policies.base.ValueModel`` is one, which environments may not import."""
+
+    reads: Any
+
+    def score(
+        self,
+        observations: Sequence[Observation],
+        actions: Sequence[ActionChunk],
+        futures: Sequence[VideoPrediction] | None,
+        seeds: Sequence[int],
+    ) -> NDArray[np.float64]: ...
 
 
 ANGLES = ("rotvec", "rotvec_robosuite", "euler_xyz")
@@ -80,7 +91,7 @@ class WorldModelEnv(RobotEnv):
         starts: Sequence[Observation] | RobotEnv,
         *,
         step_budget: int,
-        value: ValueModel | None = None,
+        value: Values | None = None,
         success_at: float = 0.5,
         unpredicted_state: Literal["refuse", "hold"] = "refuse",
         carry: str = "pixels",

@@ -67,12 +67,23 @@ class Recorded:
         "a picture at each of these frames"
     )
 
+    def __post_init__(self) -> None:
+        self._opened: RecordedEpisodes | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_opened": None}
+
     def fingerprint(self, contract: Contract) -> str:
         from cosmos_robot.data.store import EpisodeStore
 
         if (self.path / SIDECAR).is_file():
             return EpisodeStore(self.path).fingerprint
-        return _bridge(self.path, contract).fingerprint
+        return self._bridge(contract).fingerprint
+
+    def _bridge(self, contract: Contract) -> RecordedEpisodes:
+        if self._opened is None or self._opened.contract != contract:
+            self._opened = _bridge(self.path, contract)
+        return self._opened
 
     def names(self) -> list[str]:
         from cosmos_robot.data.layouts import open_recordings
@@ -87,7 +98,7 @@ class Recorded:
         name = self.names()[number]
         if (self.path / SIDECAR).is_file():
             return _stored(self.path, self.first + number, contract, name)
-        return _recorded(self.path, self.first + number, contract, name)
+        return _recorded(self._bridge(contract), self.first + number, name)
 
     def close(self) -> None:
         """Nothing is held open between two episodes."""
@@ -188,13 +199,12 @@ def _stored(path: Path, index: int, contract: Contract, name: str) -> Run:
     return Run(name, episode.instruction, commands.astype(np.float64), seen, store.infos[index].success)
 
 
-def _recorded(path: Path, index: int, contract: Contract, name: str) -> Run:
+def _recorded(episodes: RecordedEpisodes, index: int, name: str) -> Run:
     """An episode of somebody else's dataset, a row for every command, checked as for training."""
-    episodes = _bridge(path, contract)
     episode, (state, commands) = episodes.episode(index), episodes.numbers(index)
     steps = range(0, len(commands), episodes.data.stride)
     pictures = {step: {name: frames[i] for name, frames in episode.images.items()} for i, step in enumerate(steps)}
-    states = {step: state_fields(contract.robot, row) for step, row in enumerate(state)}
+    states = {step: state_fields(episodes.contract.robot, row) for step, row in enumerate(state)}
     seen, success = Seen(pictures, states), episodes.recordings[index].success
     return Run(name, episode.instruction, commands.astype(np.float64), seen, success)
 
