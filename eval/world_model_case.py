@@ -96,7 +96,7 @@ def places(contract: Contract) -> list[str]:
     for the whole where the canvas cannot be cut."""
     canvas = contract.model.canvas
     if canvas.tier or canvas.composed:
-        return ["canvas"]
+        return [] if unpredicted(contract) else ["canvas"]
     names = [canvas.placements[i].camera for i in _predicted_places(contract)]
     return [f"{n} {names[: i + 1].count(n)}" if names.count(n) > 1 else n for i, n in enumerate(names)]
 

@@ -63,8 +63,8 @@ class Recorded:
     episodes: int
     first: int = 0
     remedy: ClassVar[str] = (
-        "or pictures are missing at the frames of a prediction: ask for fewer --chunks, or record longer episodes with "
-        "a picture at each of these frames"
+        "perhaps pictures are missing at the frames of a prediction: ask for fewer --chunks, or record longer episodes "
+        "with a picture at each of these frames"
     )
 
     def __post_init__(self) -> None:
