@@ -6,7 +6,7 @@ A message says what was got, what was expected and what to do about it. Errors a
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
 class CosmosRobotError(Exception):
@@ -25,6 +25,15 @@ class UnknownNameError(CosmosRobotError, KeyError):
 
     def __str__(self) -> str:  # KeyError would print the repr
         return self.message
+
+    def __reduce__(self) -> tuple[Callable[[str], UnknownNameError], tuple[str]]:
+        return _unknown_name, (self.message,)  # workers send errors, and a message is no kind, name and known names
+
+
+def _unknown_name(message: str) -> UnknownNameError:
+    error = UnknownNameError.__new__(UnknownNameError, message)
+    error.message = message
+    return error
 
 
 class ContractError(CosmosRobotError, ValueError):

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from PIL import Image as PILImage
 
 from cosmos_robot.actions.codec import action_column
-from cosmos_robot.contract import CanvasSpec, Contract, Placement, RobotSpec
+from cosmos_robot.actions.rotations import Rotations
+from cosmos_robot.contract import CanvasSpec, Contract, Placement, RobotSpec, RotationFormat
 from cosmos_robot.envs.base import RobotEnv, StepResult, init_state, require_limits
 from cosmos_robot.errors import ContractError, InputError
 from cosmos_robot.images import canvas_parts
@@ -51,7 +52,7 @@ class Imagines(Protocol):
 
 
 class Values(Protocol):
-    """What is needed of a value model; ``policies.base.ValueModel`` is one."""
+    """What is needed of a value model; ``policies.base.ValueModel`` is one, which environments may not import."""
 
     reads: Any
 
@@ -64,6 +65,9 @@ class Values(Protocol):
     ) -> NDArray[np.float64]: ...
 
 
+ANGLES = ("rotvec", "rotvec_robosuite", "euler_xyz")
+"""Rotations that are written as angles, whose unit a robot may choose; the others have no unit."""
+
 Tells = Callable[[Sequence[VideoPrediction]], Sequence[State]]
 
 
@@ -73,7 +77,8 @@ class WorldModelEnv(RobotEnv):
     starts: observations to begin at, each an initial state; or an environment, whose resets are the starts.
     step_budget: control steps until truncation. value, success_at: an episode is a success once the value of a
     prediction reaches ``success_at``; without a value model it never is. unpredicted_state: what to do where the model
-    predicts no state: ``refuse``, or ``hold`` that of the start, which a policy that reads its state will be misled by.
+    predicts no state: ``refuse``, or ``hold`` that of the start, which misleads a policy that reads its state, and a
+    model whose commands are rows relative to it from the second chunk on.
     carry: see ``WorldModel.extend``. Closing it closes the environment of the starts, too.
 
     Raises ContractError for a model that predicts no state, unless told to hold it, and for a canvas that is resized
@@ -97,7 +102,7 @@ class WorldModelEnv(RobotEnv):
         self.world, self.value, self.success_at, self.carry = world, value, success_at, carry
         self.step_budget = step_budget
         self._tells = state_teller(world)
-        _require_usable(self.contract, self._tells is not None or unpredicted_state == "hold")
+        require_usable(self.contract, self._tells is not None or unpredicted_state == "hold")
         self._source = starts if isinstance(starts, RobotEnv) else None
         self._starts = () if isinstance(starts, RobotEnv) else tuple(starts)
         if self._source is None and not self._starts:
@@ -201,7 +206,7 @@ class WorldModelEnv(RobotEnv):
     def _imagined_from_anchor(self, chunk: ActionChunk, seed: int) -> VideoPrediction:
         if not self._done:
             return self.world.imagine([self._start], [chunk], [seed])[0]
-        states = [self._anchor] if self._tells or self.contract.model.state_row else None
+        states = [self._anchor] if self._tells or self.contract.reads_state else None
         return self.world.extend(self._done[-1:], [chunk], [seed], states, self.carry)[0]
 
     def _moment_of_anchor(self) -> Observation:
@@ -222,9 +227,25 @@ def state_teller(world: Imagines) -> Tells | None:
 def standing(robot: RobotSpec, last: NDArray[np.float64], count: int) -> Rows:
     """(count, D) commands after which the robot stays where ``last`` (D,) brought it, its gripper told the same."""
     rows = np.tile(last, (count, 1))
-    if robot.action_reference == "per_step":
-        rows[:, motion_columns(robot)] = 0
+    if robot.action_reference != "per_step":
+        return rows
+    rows[:, motion_columns(robot)] = 0
+    for columns, kind in rotation_columns(robot):
+        rows[:, columns] = Rotations.of(np.zeros((1, 3)), "rotvec").to(kind)
     return rows
+
+
+def rotation_columns(robot: RobotSpec) -> list[tuple[list[int], RotationFormat]]:
+    """The columns of each rotation of a command and its format, by which ``Rotations`` reads them; without those whose
+    angles are in another unit than radians, which nobody but the robot can turn by."""
+    found: list[tuple[list[int], RotationFormat]] = []
+    start = 0
+    for field in robot.action:
+        columns, kind = list(range(start, start + field.width)), field.rotation
+        start += field.width
+        if kind is not None and (kind not in ANGLES or field.unit == "rad"):
+            found.append((columns, "rot9d" if kind == "matrix" else kind))
+    return found
 
 
 def motion_columns(robot: RobotSpec) -> list[int]:
@@ -248,7 +269,9 @@ def camera_picture(contract: Contract, camera: str, frame: Image) -> Image:
     out = np.zeros((spec.height, spec.width, 3), np.uint8)
     shown = turn(out, spec.orientation, canvas.orientation)
     found = False
-    for place, part in zip(canvas.placements, canvas_parts(canvas, frame), strict=True):
+    whole = np.zeros((canvas.height, canvas.width, 3), np.uint8)
+    whole[: frame.shape[0], : frame.shape[1]] = frame  # a video lacks the rows and columns of cut latent cells
+    for place, part in zip(canvas.placements, canvas_parts(canvas, whole), strict=True):
         if place.camera == camera:
             found, box = True, place.crop
             shown[box.top : box.top + box.height, box.left : box.left + box.width] = _laid_back(canvas, place, part)
@@ -284,7 +307,8 @@ def _sized(part: Image, height: int, width: int) -> Image:
     return np.array(PILImage.fromarray(np.ascontiguousarray(part)).resize((width, height), rule))
 
 
-def _require_usable(contract: Contract, state_known: bool) -> None:
+def require_usable(contract: Contract, state_known: bool) -> None:
+    """Raise ContractError for a model that ``WorldModelEnv`` refuses. state_known: one is predicted, or held."""
     model = contract.model
     if model.canvas.tier or model.canvas.composed:
         raise ContractError(

@@ -15,6 +15,7 @@ if __name__ == "__main__":
     _here = os.path.dirname(os.path.realpath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or os.curdir) != _here]
 
+import hashlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -76,7 +77,7 @@ class WorldModelConfig:
     rank: tuple[str, ...] = ()
     """Policies to rank in the simulator and in the model: zero, random, checkpoints, each with ~0.3 for noise."""
     rank_starts: int = 5
-    """Init states that each ranked policy starts from."""
+    """Init states of each task that each ranked policy starts from."""
     rank_steps: int = 200
     """Control steps of a ranked policy."""
     json: Path | None = None
@@ -110,6 +111,7 @@ def main_world_model(config: Annotated[WorldModelConfig, tyro.conf.arg(name="")]
     )
     contract = make.contract_of()
     source = open_source(config)
+    require_possible(config, contract)
     result = result_path(config)
     console = Console(stderr=config.json == DASH)
     films = result.with_suffix(".films") if config.filmed else None
@@ -137,11 +139,12 @@ def evaluate(
     from cosmos_robot.eval.world_model_faults import shortfalls
     from cosmos_robot.eval.world_model_log import WindowLog, log_path
     from cosmos_robot.eval.world_model_measure import MeasureSettings
+    from cosmos_robot.eval.world_model_report import unfilmed
     from cosmos_robot.eval.world_model_session import SessionSettings, measure_all
 
     chosen = MeasureSettings(config.chunks, config.carry, config.seed, config.outcomes)
     settings = SessionSettings(chosen, config.windows, config.probed, config.filmed, films, config.workers)
-    header = run_header(config, settings, contract)
+    header = run_header(config, settings, contract, source)
     log, told = WindowLog(log_path(result), header, fresh=config.fresh), Console(stderr=True)
     try:
         for warning in shortfalls(len(source.names()), settings.windows, settings.probed):
@@ -152,6 +155,9 @@ def evaluate(
         log.close()
         source.close()
     absent = absences(config, make, contract)
+    gone = unfilmed(records, source.names()[: config.filmed], films)
+    if gone:
+        absent["films"] = f"{gone} episodes were measured without films, or theirs are gone; --fresh makes them again"
     for name in ("joint", "outcomes") if config.env else ():
         wanted = name not in absent and (name == "joint" or config.outcomes)
         if wanted and not any(record.get(name) for record in records):
@@ -202,29 +208,63 @@ def summary(
     return plain(content)
 
 
-def run_header(config: WorldModelConfig, settings: SessionSettings, contract: Contract) -> dict[str, Any]:
-    """What a run is: windows of runs whose headers differ are not mixed."""
-    from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
-    from cosmos_robot.eval.entrants import hash_checkpoint
-    from cosmos_robot.policies import FAKE_WORLDS
+def states_at_joints(chunks: int, contract: Contract) -> str | None:
+    """Whose states the later chunks of a rollout are given: ``predicted``, or ``recorded`` where the model reads one
+    and predicts none; None where no state is needed."""
+    if chunks == 1:
+        return None
+    if "future state" in contract.model.frames:
+        return "predicted"
+    return "recorded" if contract.reads_state else None
 
-    fake = config.ckpt in FAKE_WORLDS
+
+def run_header(
+    config: WorldModelConfig, settings: SessionSettings, contract: Contract, source: Source
+) -> dict[str, Any]:
+    """What a run is: windows of runs whose headers differ are not mixed."""
+    from cosmos_robot import __version__
+    from cosmos_robot.eval.world_model_models import checkpoint_hash
+
     live = {"driver": config.driver, "steps": config.steps, "tasks": list(config.tasks)} if config.env else {}
+    live |= {"driver_sha256": checkpoint_hash(config.driver)} if config.env else {}
     return {
+        "version": __version__,
         "checkpoint": config.ckpt,
-        "checkpoint_sha256": None if fake else hash_checkpoint(find_checkpoint(config.ckpt)),
+        "checkpoint_sha256": checkpoint_hash(config.ckpt),
         "contract": contract.model.name,
+        "contract_sha256": hashlib.sha256(contract.model_dump_json().encode()).hexdigest(),
         "inverse_checkpoint": config.inverse_ckpt,
+        "inverse_checkpoint_sha256": checkpoint_hash(config.inverse_ckpt),
         "source": str(config.env or config.data),
         "records_version": 2,
+        "data_fingerprint": source.fingerprint(contract),
         "episodes_asked": episodes_asked(config),
         "first_episode": config.first_episode,
         **live,
         "windows_per_episode": settings.windows,
         "probed_per_episode": settings.probed,
         "untrained": config.untrained,
+        "states_at_joints": states_at_joints(config.chunks, contract),
         **asdict(settings.measure),
     }
+
+
+def require_possible(config: WorldModelConfig, contract: Contract) -> None:
+    """Raise InputError or ContractError for what could only fail once much was measured."""
+    from cosmos_robot.eval.world_model_ranking import require_rankable
+    from cosmos_robot.eval.world_model_windows import unpredicted
+    from cosmos_robot.policies import FAKE_WORLDS
+
+    missing = unpredicted(contract)
+    if config.chunks > 1 and missing:
+        raise InputError(
+            f"{contract.model.name!r} predicts no picture of {', '.join(missing)}, so that a second chunk would see "
+            f"black there; expected --chunks 1, got {config.chunks}"
+        )
+    if config.rank:
+        if config.ckpt in FAKE_WORLDS:
+            raise InputError(f"--rank needs a value, {config.ckpt!r} has none; name a checkpoint, or drop --rank")
+        require_rankable(config.rank, contract, config.device)
 
 
 def open_source(config: WorldModelConfig) -> Source:
@@ -289,6 +329,7 @@ def result_path(config: WorldModelConfig) -> Path:
 
 def absences(config: WorldModelConfig, make: ModelsSpec, contract: Contract) -> dict[str, str]:
     """What is not measured, and why."""
+    from cosmos_robot.eval.world_model_windows import unpredicted
     from cosmos_robot.policies import FAKE_WORLDS
 
     modes = f"its contract's modes are {', '.join(contract.model.modes)}"
@@ -302,6 +343,8 @@ def absences(config: WorldModelConfig, make: ModelsSpec, contract: Contract) -> 
         absent["joint"] = "a recording cannot run the commands that came with a video; name a simulator with --env"
     if "value" not in contract.model.modes:
         absent["value_calibration"] = f"{modes}, none of which says how good a future is"
+    for camera in unpredicted(contract):
+        absent[f"pictures of {camera}"] = "the model predicts no future picture of it"
     if "future state" not in contract.model.frames:
         absent["states"] = "the model predicts no state"
     if not config.outcomes:
@@ -312,28 +355,33 @@ def absences(config: WorldModelConfig, make: ModelsSpec, contract: Contract) -> 
 
 
 def rank_policies(config: WorldModelConfig, make: ModelsSpec, log: WindowLog, console: Console) -> dict[str, Any]:
-    """Rank the policies of --rank; episodes that are in the log are not run again."""
-    from cosmos_robot import envs
-    from cosmos_robot.eval.world_model_ranking import rank, ranked_policy, run_both
+    """Rank the policies of --rank from the first init states of all tasks; episodes that are in the log are not run
+    again, unless their checkpoint changed."""
+    from cosmos_robot.eval.world_model_models import checkpoint_hash
+    from cosmos_robot.eval.world_model_ranking import Arena, Start, named, rank
 
-    models, name = make(), env_names(config)[0]
-    robot = envs.speaking(name, models.contract.robot.name)
-    env = envs.make(name, step_budget=config.rank_steps, **robot)
-    loaded: dict[str, Any] = {}
+    inits = range(config.first_episode, config.first_episode + config.rank_starts)
+    starts = [Start(task, init) for task in env_names(config) for init in inits]
+    weights = {name: checkpoint_hash(named(name)[0]) for name in config.rank}
+    arena, total, told = Arena(make, config.device, config.rank_steps, config.seed), len(starts) * len(weights), 0
 
-    def score(name: str, start: int) -> dict[str, Any]:
-        key = f"rank: {name} from {start}, {config.rank_steps} steps"
+    def score(name: str, start: Start) -> dict[str, Any]:
+        nonlocal told
+        told += 1
+        mark = "" if weights[name] is None else f" ({str(weights[name])[:16]})"
+        key = f"rank: {name}{mark} from {start.task} init {start.init}, {config.rank_steps} steps"
         if key not in log.lines:
-            if name not in loaded:
-                loaded[name] = ranked_policy(name, models.contract, config.device)
-            found = run_both(loaded[name], env, models, start, config.rank_steps, config.seed)
+            found = arena.run(name, start)
             log.append({"key": key, **found})
             outcome = "success" if found["success"] else "failure"
-            console.print(f"{key}: {outcome}, value {found['value']:.3f}", highlight=False)
+            words = f"{told}/{total} {key}: {outcome}, value {found['value']:.3f}"
+            console.print(words, highlight=False, soft_wrap=True)
         return log.lines[key]
 
-    with env:
-        return rank(config.rank, score, range(config.first_episode, config.first_episode + config.rank_starts))
+    try:
+        return rank(config.rank, score, starts)
+    finally:
+        arena.close()
 
 
 if __name__ == "__main__":

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from cosmos_robot.contract import RobotSpec
+from cosmos_robot.actions.rotations import Rotations
+from cosmos_robot.contract import RobotSpec, RotationFormat
 from cosmos_robot.envs.base import action_range
-from cosmos_robot.envs.world_model import gripper_columns, motion_columns, standing
+from cosmos_robot.envs.world_model import gripper_columns, motion_columns, rotation_columns, standing
 from cosmos_robot.errors import InputError
 
 Rows = NDArray[np.float64]
@@ -30,17 +31,20 @@ GRIPPER = "gripper"
 SCALES = (1 / 16, 0.25, 0.5, 2.0, 4.0, 16.0)
 """Factors by which motions are scaled, to find a model that is told them at the wrong scale."""
 
+SAME_TURN = 1e-7
+"""Radians below which two rotations are one: it has many numbers, as q and -q."""
+
 
 def falsified(robot: RobotSpec, commands: Rows, start: int, length: int, seed: int) -> Mapping[str, Rows | None]:
     """Each kind, and ``gripper``, to its rows (length, D) for the window at ``start`` of an episode's ``commands``
     (N, D); None where the episode is too short for it, or where it is what was really commanded.
 
-    seed: of the shuffle. Raises InputError for a window outside the episode.
+    seed: of the shuffle, another for each window. Raises InputError for a window outside the episode.
     """
     if not 0 <= start <= start + length <= len(commands) or length < 1:
         raise InputError(f"window of {length} rows at {start}: the episode has {len(commands)}")
     true = commands[start : start + length]
-    order = np.random.default_rng([seed, start]).permutation(len(commands))[:length]
+    order = np.random.default_rng(seed).permutation(len(commands))[:length]
     found = {
         "zero": _still(robot, true),
         "shuffled": commands[order],
@@ -53,12 +57,25 @@ def falsified(robot: RobotSpec, commands: Rows, start: int, length: int, seed: i
 
 def scaled(robot: RobotSpec, true: Rows, factor: float) -> Rows:
     """``true`` (T, D) with its motions times ``factor``, unclipped: this goes to a model, never to a robot. Targets are
-    scaled about the first."""
-    motion = motion_columns(robot)
+    scaled about the first, rotations as rotation vectors about it, or about no turn."""
+    motion, absolute = motion_columns(robot), robot.action_reference == "absolute"
     out = true.copy()
-    origin = true[:1] if robot.action_reference == "absolute" else np.zeros_like(true[:1])
+    origin = true[:1] if absolute else np.zeros_like(true[:1])
     out[:, motion] = (origin + factor * (true - origin))[:, motion]
+    for columns, kind in rotation_columns(robot):
+        if absolute or kind not in ("rotvec", "rotvec_robosuite"):  # a step's rotation vector is scaled already
+            out[:, columns] = _turned(true[:, columns], kind, factor, absolute)
     return out
+
+
+def _turned(true: Rows, kind: RotationFormat, factor: float, absolute: bool) -> Rows:
+    """Rotations (T, W) of format ``kind``, their angles times ``factor``: from the first where they are ``absolute``.
+    One that stays what it was keeps its numbers."""
+    turns = Rotations.of(true, kind)
+    origin = Rotations.of(true[:1], kind) if absolute else Rotations.of(np.zeros((1, 3)), "rotvec")
+    wanted = origin @ Rotations.of(factor * (origin.inverse() @ turns).to("rotvec"), "rotvec")
+    same = np.linalg.norm((turns.inverse() @ wanted).to("rotvec"), axis=1) < SAME_TURN
+    return np.where(same[:, None], true, wanted.to(kind))
 
 
 def _still(robot: RobotSpec, true: Rows) -> Rows:

@@ -13,8 +13,8 @@ from PIL import Image as PILImage
 from cosmos_robot.contract import Contract
 from cosmos_robot.envs.world_model import state_teller
 from cosmos_robot.eval.world_model_metrics import LEAST_MOVED, Frames, moved, squared_error
-from cosmos_robot.eval.world_model_windows import Rows, Window, as_chunk, frame_steps
-from cosmos_robot.images import canvas_parts
+from cosmos_robot.eval.world_model_windows import Rows, Window, as_chunk, frame_steps, unpredicted
+from cosmos_robot.images import canvas_parts, video_size
 from cosmos_robot.policies.base import InverseModel, JointPolicy, ValueModel, WorldModel
 from cosmos_robot.policies.rollout import chunk_seed
 from cosmos_robot.types import ActionChunk, Image, Observation, VideoPrediction
@@ -74,14 +74,14 @@ class Case:
 
 def roll(world: WorldModel, window: Window, seed: int, carry: str) -> list[VideoPrediction]:
     """The window's own commands, chunk after chunk. Where the model tells the state after a chunk, the next is given
-    that; a model that only reads states is given the recorded ones."""
+    that; a model that only reads states, for itself or for its commands, is given the recorded ones."""
     contract = world.contract
     chunk, told, known = contract.model.chunk, state_teller(world), window.states(contract)
     rows = window.commands(contract).values
     pieces = [as_chunk(contract, rows[at : at + chunk], window.start + at) for at in range(0, len(rows), chunk)]
     done = world.imagine([window.observation(contract)], pieces[:1], [chunk_seed(seed, 0)])
     for k, piece in enumerate(pieces[1:], start=1):
-        states = told(done[-1:]) if told else [known[k]] if contract.model.state_row else None
+        states = told(done[-1:]) if told else [known[k]] if contract.reads_state else None
         done += world.extend(done[-1:], [piece], [chunk_seed(seed, k)], states, carry)
     return done
 
@@ -92,19 +92,32 @@ def joined(chain: Sequence[VideoPrediction]) -> Frames:
 
 
 def places(contract: Contract) -> list[str]:
-    """A name for each place on the canvas: its camera, numbered where it stands several times. One for the whole where
-    the canvas cannot be cut."""
+    """A name for each place of which a picture is predicted: its camera, numbered where it stands several times. One
+    for the whole where the canvas cannot be cut."""
     canvas = contract.model.canvas
     if canvas.tier or canvas.composed:
-        return ["canvas"]
-    names = [place.camera for place in canvas.placements]
+        return [] if unpredicted(contract) else ["canvas"]
+    names = [canvas.placements[i].camera for i in _predicted_places(contract)]
     return [f"{n} {names[: i + 1].count(n)}" if names.count(n) > 1 else n for i, n in enumerate(names)]
 
 
 def parts(contract: Contract, frame: Image) -> list[Image]:
-    """``frame`` (H, W, 3) cut into its ``places``."""
+    """A predicted ``frame`` (H, W, 3) cut into its ``places``."""
     canvas = contract.model.canvas
-    return [frame] if canvas.tier or canvas.composed else list(canvas_parts(canvas, frame))
+    if canvas.tier or canvas.composed:
+        return [frame]
+    cut = canvas_parts(canvas, frame)
+    return [cut[i] for i in _predicted_places(contract)]
+
+
+def _predicted_places(contract: Contract) -> list[int]:
+    """Numbers of the placements that a prediction shows, at least in part."""
+    (height, width), missing = video_size(contract.model), unpredicted(contract)
+    return [
+        i
+        for i, place in enumerate(contract.model.canvas.placements)
+        if place.camera not in missing and place.to.top < height and place.to.left < width
+    ]
 
 
 def moving_error(predicted: Frames, truth: Frames, mask: NDArray[np.bool_]) -> float:

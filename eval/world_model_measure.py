@@ -31,13 +31,15 @@ from cosmos_robot.eval.world_model_case import (
 )
 from cosmos_robot.eval.world_model_metrics import LEAST_MOVED, Frames, frame_scores, motion_ratio, moved, plain, psnr
 from cosmos_robot.eval.world_model_probes import consistency, probes
-from cosmos_robot.eval.world_model_windows import Rows, State, Window, canvases, frame_steps
+from cosmos_robot.eval.world_model_seeds import seed_of
+from cosmos_robot.eval.world_model_windows import Rows, State, Window, canvases, frame_steps, predicted_part
 from cosmos_robot.types import VideoPrediction
 
 
 @dataclass(frozen=True)
 class MeasureSettings:
-    """chunks: of a rollout. carry: see ``WorldModel.extend``. seed: from which the noise of every window follows.
+    """chunks: of a rollout. carry: see ``WorldModel.extend``. seed: from which, with its
+    episode's name and its start, the noise and the shuffle of every window follow.
     outcomes: whether the falsified commands are run in the simulator, too, where there is one."""
 
     chunks: int = 1
@@ -61,7 +63,7 @@ def measure(models: Models, window: Window, settings: MeasureSettings, probe: bo
     Raises InputError where the model's pictures are not on its contract's canvas.
     """
     contract, truth = models.contract, window.truth(models.contract)
-    seed = int(np.random.SeedSequence([settings.seed, window.start, len(window.run)]).generate_state(1)[0])
+    seed = seed_of(settings.seed, window.run.name, window.start)
     chain = roll(models.world, window, seed, settings.carry)
     predicted = joined(chain)
     if predicted.shape != truth.shape:
@@ -126,13 +128,13 @@ def _confusion(contract: Contract, predicted: Frames, truth: Frames) -> dict[str
     for i, name in enumerate(names):
         likeness = [psnr(shown[i], sized(other, shown[i])) for other in real]
         nearest[name] = names[int(np.argmax(likeness))]
-    return {"nearest": nearest, "first": psnr(predicted[0], truth[0])}
+    return {"nearest": nearest, "first": psnr(predicted_part(contract, predicted[0]), truth[0])}
 
 
 def _following(models: Models, case: Case, settings: MeasureSettings) -> dict[str, Any]:
     """The first chunk under commands that were not run, with the same noise."""
     contract, world, window = case.contract, models.world, case.window
-    kinds = falsified(contract.robot, window.run.commands, window.start, contract.model.chunk, settings.seed)
+    kinds = falsified(contract.robot, window.run.commands, window.start, contract.model.chunk, case.seed)
     tried = {kind: case.chunk(rows) for kind, rows in kinds.items() if rows is not None}
     found = world.imagine([case.seen] * len(tried), list(tried.values()), [case.first_seed] * len(tried))
     real, mask, true = case.first_truth, case.mask, case.chain[0]

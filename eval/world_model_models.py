@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cosmos_robot.contract import Contract
-from cosmos_robot.errors import InputError
-from cosmos_robot.eval.world_model_case import Models
-from cosmos_robot.policies import FAKE_WORLDS, load_inverse_model, load_world_model
+from cosmos_robot.contract.compare import compatible
+from cosmos_robot.errors import ContractError, InputError
+from cosmos_robot.eval.world_model_case import Models, places
+from cosmos_robot.eval.world_model_sources import DRIVERS
+from cosmos_robot.policies import FAKE_WORLDS, FAKES, load_inverse_model, load_world_model
 
 if TYPE_CHECKING:
     from cosmos_robot.policies.base import InverseModel, JointPolicy, ValueModel, WorldModel
@@ -41,6 +43,7 @@ class ModelsSpec:
         inverse, untrained = _inverse(world), None
         if self.inverse_ckpt is not None:
             inverse = load_inverse_model(self.inverse_ckpt, device=self.device)
+            require_same_videos(inverse.contract, world.contract)
         if self.untrained and self.ckpt not in FAKE_WORLDS:
             untrained = load_world_model(self.ckpt, device=self.device)
             shuffle_weights(untrained)
@@ -48,10 +51,19 @@ class ModelsSpec:
 
     def contract_of(self) -> Contract:
         """The contract of ``ckpt``, read without loading its weights. Raises InputError where a model that knows
-        nothing has none, or a checkpoint is given another."""
+        nothing has none, or a checkpoint is given another, ContractError for a model that predicts no picture and for
+        an inverse model of other videos."""
         from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
 
-        return self._contract() or find_checkpoint(self.ckpt).contract()
+        contract = self._contract() or find_checkpoint(self.ckpt).contract()
+        if not places(contract):
+            raise ContractError(
+                f"{contract.model.name!r} predicts no picture, only {list(contract.model.frames)}, and this evaluation "
+                "compares pictures; give its layout a frame 'future CAMERA'"
+            )
+        if self.inverse_ckpt is not None:
+            require_same_videos(find_checkpoint(self.inverse_ckpt).contract(), contract)
+        return contract
 
     def _contract(self) -> Contract | None:
         from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
@@ -62,6 +74,38 @@ class ModelsSpec:
                 f"else; got --ckpt {self.ckpt} and --contract {self.contract}"
             )
         return None if self.contract is None else find_checkpoint(self.contract).contract()
+
+
+def require_same_videos(inverse: Contract, world: Contract) -> None:
+    """Raise ContractError naming each field in which the videos that an inverse model reads, or the commands it finds,
+    are not those of the world model."""
+    faults = [str(difference) for difference in compatible(world, inverse.robot)]
+    for name in ("chunk", "actions_per_frame", "frames"):
+        theirs, ours = getattr(inverse.model, name), getattr(world.model, name)
+        if theirs != ours:
+            faults.append(f"model.{name}: {theirs}, the world model's is {ours}")
+    theirs, ours = inverse.model.canvas.model_dump(), world.model.canvas.model_dump()
+    faults += [
+        f"model.canvas.{name}: {theirs[name]}, the world model's is {ours[name]}"
+        for name in ours
+        if theirs[name] != ours[name]
+    ]
+    if faults:
+        raise ContractError(
+            f"the inverse model {inverse.model.name!r} does not read the videos of {world.model.name!r}; name another "
+            "with --inverse-ckpt, or leave it out:" + "".join(f"\n  - {fault}" for fault in faults)
+        )
+
+
+def checkpoint_hash(name: str | None) -> str | None:
+    """SHA-256 of the checkpoint called ``name``; None for no name, for what is no checkpoint, and for a served one,
+    whose weights are not known here."""
+    from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
+    from cosmos_robot.eval.entrants import hash_checkpoint
+
+    if name is None or name.startswith("tcp://") or name in (*DRIVERS, *FAKES, *FAKE_WORLDS):
+        return None
+    return hash_checkpoint(find_checkpoint(name))
 
 
 def shuffle_weights(world: WorldModel, seed: int = 0) -> None:

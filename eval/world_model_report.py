@@ -82,6 +82,17 @@ def write_report(path: Path, content: Mapping[str, Any], films: Path | None) -> 
     return path
 
 
+def unfilmed(records: Sequence[Mapping[str, Any]], runs: Sequence[str], folder: Path | None) -> int:
+    """How many of the episodes ``runs`` that have windows lack a film in ``folder``; 0 where none is asked for."""
+    measured = {record["run"] for record in records} & set(runs)
+    filmed = {record["run"] for record in records if folder is not None and _has_film(record, folder)}
+    return 0 if folder is None else len(measured - filmed)
+
+
+def _has_film(record: Mapping[str, Any], folder: Path) -> bool:
+    return bool(record.get("film")) and all((folder / record[part]).is_file() for part in ("film", "still"))
+
+
 def ranking_sentence(ranking: Mapping[str, Any]) -> str:
     """What came of ranking policies, in words."""
     found = ranking["agreement"]
@@ -157,12 +168,18 @@ def _scores(content: Mapping[str, Any]) -> str:
         for row in content["scores"]
     )
     return (
-        f"<section><h2>Pictures</h2><p>{escape(_counted(content))} Identical pictures count as 60 dB.</p>"
+        f"<section><h2>Pictures</h2><p>{escape(_counted(content))} Identical pictures count as 60 dB."
+        + f"{_joints(content)}</p>"
         + "".join(f'<p class="bad">{escape(sentence)}</p>' for sentence in _broken(content))
         + f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>"
         f"<p>{key}</p>{curves}<details><summary>by step and camera</summary><table><thead><tr><th>step</th>"
         f"<th>camera</th><th></th>{head}</tr></thead><tbody>{full}</tbody></table></details></section>"
     )
+
+
+def _joints(content: Mapping[str, Any]) -> str:
+    recorded = " The later chunks of a rollout are given the true recorded state, since the model predicts none."
+    return recorded if content.get("states_at_joints") == "recorded" else ""
 
 
 def _curves(scores: Sequence[Mapping[str, Any]], camera: str, measure: str) -> str:
@@ -275,7 +292,7 @@ def _figures(value: Any) -> str:
 def _films(records: Sequence[Mapping[str, Any]], folder: Path) -> str:
     out = []
     for record in records:
-        if not record.get("film"):
+        if not _has_film(record, folder):
             continue
         film = base64.b64encode((folder / record["film"]).read_bytes()).decode()
         still = base64.b64encode((folder / record["still"]).read_bytes()).decode()

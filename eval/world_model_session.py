@@ -80,8 +80,8 @@ def measure_all(
     records = [line for line in log.lines.values() if "frames" in line]
     if not records:
         raise InputError(
-            f"none of {len(names)} episodes is long enough for a window of {settings.measure.chunks} chunks; ask for "
-            "fewer --chunks or more --steps"
+            f"none of {len(names)} episodes is long enough for a window of {settings.measure.chunks} chunks; "
+            f"{source.remedy}"
         )
     order = {name: number for number, name in enumerate(names)}
     return sorted(records, key=lambda record: (order[record["run"]], record["start"]))
@@ -166,8 +166,10 @@ _WORK: dict[str, Any] = {}
 
 
 def _begin(make: Callable[[], Models], source: Source, settings: SessionSettings) -> None:
-    _WORK.update(models=make(), source=source, settings=settings)
+    _WORK.update(make=make, source=source, settings=settings)
 
 
 def _work(number: int) -> list[dict[str, Any]]:
+    if "models" not in _WORK:  # not in _begin, whose errors are told as a process that died
+        _WORK["models"] = _WORK["make"]()
     return episode_records(_WORK["models"], _WORK["source"], _WORK["settings"], number)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,13 @@ from cosmos_robot import envs
 from cosmos_robot.contract import Contract, require_fit
 from cosmos_robot.envs.base import RobotEnv, action_range
 from cosmos_robot.envs.world_model import gripper_columns
-from cosmos_robot.errors import InputError
+from cosmos_robot.errors import ContractError, InputError
+from cosmos_robot.eval.world_model_seeds import seed_of
 from cosmos_robot.eval.world_model_windows import Rows, Run, Seen, frame_stride, state_fields
 from cosmos_robot.types import ActionChunk
+
+if TYPE_CHECKING:
+    from cosmos_robot.data.bridge import RecordedEpisodes
 
 DRIVERS = ("expert", "random")
 """Who may drive, beside a policy. expert: the scripted demonstrator of LIBERO, with noise on its commands. random:
@@ -30,7 +34,16 @@ SIDECAR = "meta/cosmos_robot.json"
 
 
 class Source(Protocol):
-    """Episodes by number."""
+    """Episodes by number.
+
+    remedy: what to do where no episode holds a whole window.
+    """
+
+    remedy: str
+
+    def fingerprint(self, contract: Contract) -> str | None:
+        """What changes with the content of recorded episodes; None where they are made now. Raises ContractError for
+        recordings that are not of the contract's robot."""
 
     def names(self) -> list[str]:
         """What the episodes are called; the same every time."""
@@ -49,6 +62,28 @@ class Recorded:
     path: Path
     episodes: int
     first: int = 0
+    remedy: ClassVar[str] = (
+        "perhaps pictures are missing at the frames of a prediction: ask for fewer --chunks, or record longer episodes "
+        "with a picture at each of these frames"
+    )
+
+    def __post_init__(self) -> None:
+        self._opened: RecordedEpisodes | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_opened": None}
+
+    def fingerprint(self, contract: Contract) -> str:
+        from cosmos_robot.data.store import EpisodeStore
+
+        if (self.path / SIDECAR).is_file():
+            return EpisodeStore(self.path).fingerprint
+        return self._bridge(contract).fingerprint
+
+    def _bridge(self, contract: Contract) -> RecordedEpisodes:
+        if self._opened is None or self._opened.contract != contract:
+            self._opened = _bridge(self.path, contract)
+        return self._opened
 
     def names(self) -> list[str]:
         from cosmos_robot.data.layouts import open_recordings
@@ -63,7 +98,7 @@ class Recorded:
         name = self.names()[number]
         if (self.path / SIDECAR).is_file():
             return _stored(self.path, self.first + number, contract, name)
-        return _recorded(self.path, self.first + number, contract, name)
+        return _recorded(self._bridge(contract), self.first + number, name)
 
     def close(self) -> None:
         """Nothing is held open between two episodes."""
@@ -82,11 +117,15 @@ class Live:
     first: int = 0
     steps: int = 200
     seed: int = 0
+    remedy: ClassVar[str] = "ask for fewer --chunks or more --steps"
 
     def __post_init__(self) -> None:
         self._env: RobotEnv | None = None
         self._made = ""
         self._policy: Any = None
+
+    def fingerprint(self, contract: Contract) -> None:
+        """Nothing is recorded."""
 
     def names(self) -> list[str]:
         inits = range(self.first, self.first + self.episodes)
@@ -96,8 +135,9 @@ class Live:
         init, task = self.first + number // len(self.tasks), self.tasks[number % len(self.tasks)]
         env = self._made_for(task, contract)
         options = {"init_state": init} if env.init_state_count else {}
-        env.reset(seed=self.seed + init, options=options)
-        rng = np.random.default_rng([self.seed, init])
+        seed = seed_of(self.seed, task, init)
+        env.reset(seed=seed, options=options)
+        rng = np.random.default_rng(seed)
         driver = _driver(self.driver, env, contract, rng, self._loaded)
         return drive_episode(env, driver, contract, self.names()[number], self.steps)
 
@@ -159,30 +199,28 @@ def _stored(path: Path, index: int, contract: Contract, name: str) -> Run:
     return Run(name, episode.instruction, commands.astype(np.float64), seen, store.infos[index].success)
 
 
-def _recorded(path: Path, index: int, contract: Contract, name: str) -> Run:
-    """An episode of somebody else's dataset, a row for every command."""
-    from cosmos_robot.data.layouts import open_recordings
+def _recorded(episodes: RecordedEpisodes, index: int, name: str) -> Run:
+    """An episode of somebody else's dataset, a row for every command, checked as for training."""
+    episode, (state, commands) = episodes.episode(index), episodes.numbers(index)
+    steps = range(0, len(commands), episodes.data.stride)
+    pictures = {step: {name: frames[i] for name, frames in episode.images.items()} for i, step in enumerate(steps)}
+    states = {step: state_fields(episodes.contract.robot, row) for step, row in enumerate(state)}
+    seen, success = Seen(pictures, states), episodes.recordings[index].success
+    return Run(name, episode.instruction, commands.astype(np.float64), seen, success)
 
-    recordings = open_recordings(path)
-    robot = contract.robot
-    if recordings.fps is not None and abs(recordings.fps - robot.rate_hz) > 1e-6:
-        raise InputError(
-            f"{path} has {recordings.fps:g} rows a second, {robot.name!r} is commanded at {robot.rate_hz:g} Hz; "
-            "convert it, or evaluate a checkpoint of that rate"
-        )
-    recording = recordings[index]
-    if recording.actions.shape[1] != robot.action_width:
-        raise InputError(
-            f"{path}: commands of {recording.actions.shape[1]} numbers, those of {robot.name!r} have "
-            f"{robot.action_width}; is this another robot's dataset?"
-        )
-    steps = range(0, len(recording), _common(frame_stride(contract), contract.model.chunk))
-    cameras = sorted({place.camera for place in contract.model.canvas.placements})
-    frames = {name: recordings.pictures(index, recordings.require_camera(name), list(steps)) for name in cameras}
-    pictures = {step: {name: seen[i] for name, seen in frames.items()} for i, step in enumerate(steps)}
-    states = {step: state_fields(robot, recording.state[step]) for step in range(len(recording))}
-    commands = np.asarray(recording.actions, np.float64)
-    return Run(name, recording.instruction, commands, Seen(pictures, states), recording.success)
+
+def _bridge(path: Path, contract: Contract) -> RecordedEpisodes:
+    """Somebody else's recordings as episodes of the contract's robot, with a picture at each frame of a prediction."""
+    from cosmos_robot.data.bridge import DataSpec, RecordedEpisodes
+
+    stride = _common(frame_stride(contract), contract.model.chunk)
+    try:
+        return RecordedEpisodes(DataSpec(path=path, stride=stride), contract)
+    except ContractError as error:
+        raise ContractError(
+            f"{error}\nThis command reads no description of columns: bring the dataset to the contract's names first, "
+            "with write_dataset over RecordedEpisodes and a DataSpec that says which columns are which"
+        ) from error
 
 
 def _require_stride(path: Path, stride: int, contract: Contract) -> None:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cosmos_robot.contract import Contract, RobotSpec
+from cosmos_robot.contract import WHOLE_CANVAS, Contract, RobotSpec
 from cosmos_robot.errors import InputError
-from cosmos_robot.images import compose_canvas
+from cosmos_robot.images import compose_canvas, video_size
+from cosmos_robot.latent_frames.layout import FUTURE
 from cosmos_robot.types import ActionChunk, Image, Observation
 
 Rows = NDArray[np.float64]
@@ -78,9 +79,9 @@ class Window:
         return as_chunk(contract, self.run.commands[self.start : self.start + length], self.start)
 
     def truth(self, contract: Contract) -> NDArray[np.uint8]:
-        """(F, H, W, 3): what happened, on the model's canvas, at the frames of a prediction."""
+        """(F, H, W, 3): what happened, as ``canvases``, at the frames of a prediction."""
         steps = frame_steps(contract, self.chunks)
-        return np.stack([compose_canvas(contract, self.run.seen.pictures[self.start + step]) for step in steps])
+        return canvases(contract, [self.run.seen.pictures[self.start + step] for step in steps])
 
     def states(self, contract: Contract) -> list[State]:
         """The state at the beginning of the window and at the end of each chunk, as far as it is known."""
@@ -141,8 +142,29 @@ def _apart(starts: Sequence[int], length: int, most: int) -> list[int]:
 
 
 def canvases(contract: Contract, pictures: Sequence[Pictures]) -> NDArray[np.uint8]:
-    """(n, H, W, 3): pictures of several moments as the model would see them."""
-    return np.stack([compose_canvas(contract, seen) for seen in pictures])
+    """(n, H, W, 3): pictures of several moments as a prediction shows them, see ``predicted_part``."""
+    return np.stack([predicted_part(contract, compose_canvas(contract, seen)) for seen in pictures])
+
+
+def predicted_part(contract: Contract, frame: Image) -> Image:
+    """The top left (H, W, 3) of a canvas that a prediction shows, without padding and cut cells (``video_size``);
+    places of which nothing is predicted (``unpredicted``) are black."""
+    height, width = video_size(contract.model)
+    out = frame[:height, :width].copy()
+    missing = unpredicted(contract)
+    for place in contract.model.canvas.placements:
+        if place.camera in missing:
+            box = place.to
+            out[box.top : box.top + box.height, box.left : box.left + box.width] = 0
+    return out
+
+
+def unpredicted(contract: Contract) -> tuple[str, ...]:
+    """The cameras on the canvas of which the model predicts no picture: a layout of latent frames may lack it."""
+    frames, cameras = contract.model.frames, sorted({p.camera for p in contract.model.canvas.placements})
+    if not frames or FUTURE + WHOLE_CANVAS in frames:
+        return ()
+    return tuple(camera for camera in cameras if FUTURE + camera not in frames)
 
 
 def state_fields(robot: RobotSpec, row: NDArray[np.floating]) -> dict[str, NDArray[np.float64]]:

@@ -134,14 +134,14 @@ class WorldModel(ABC):
         The next chunk sees the end of the last and nothing else: carry ``pixels`` decodes the last frame and encodes it
         again as a first frame; ``latent`` takes the last latent frame as it is, which costs no decoding but is a latent
         of four frames where the model was trained on one of a single frame. A contract with history rows also sees the
-        last commands. ``states``: the robot's state at each junction, needed where the contract has a state row, since
-        a video holds none.
+        last commands. ``states``: the robot's state at each junction, needed where ``contract.reads_state``, for a row
+        of its own or to make relative rows of the commands, since a video holds none.
         """
         check_seeds("extend", "predictions", predictions, seeds)
         _check_chunks(self.contract, actions, len(predictions))
         if carry not in ("pixels", "latent"):
             raise InputError(f"extend: expected carry 'pixels' or 'latent', got {carry!r}")
-        if self.contract.model.state_row and predictions and (states is None or len(states) != len(predictions)):
+        if self.contract.reads_state and predictions and (states is None or len(states) != len(predictions)):
             raise InputError(
                 f"extend: {self.contract.model.name!r} reads the robot's state, which no video shows: pass one state "
                 f"for each of {len(predictions)} predictions, got {None if states is None else len(states)}"

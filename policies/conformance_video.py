@@ -79,7 +79,7 @@ def check_a_video_goes_on(world: WorldModel) -> None:
     contract = world.contract
     videos, seeds = _imagined(world), [1, 2, 3]
     before = [v.frames.copy() for v in videos]
-    states = [o.state for o in _observations(contract)] if contract.model.state_row else None
+    states = [o.state for o in _observations(contract)] if contract.reads_state else None
     for old, kept, new in zip(videos, before, world.extend(videos, _chunks(contract), seeds, states), strict=True):
         assert abs(new.start_time - old.end_time) < 1e-9, f"extension starts at {new.start_time}, not {old.end_time}"
         assert new.instruction == old.instruction and len(new) == len(old)
@@ -94,7 +94,7 @@ def check_world_refusals(world: WorldModel) -> None:
     for chunks, seeds in (([chunk], [1, 2]), ([chunk, chunk], [1]), ([longer], [1]), ([slower], [1])):
         _refused(lambda c=chunks, s=seeds: world.imagine([observation], c, s), f"{len(chunks)} chunks, seeds {seeds}")
     videos = world.imagine([observation], [chunk], [1])
-    states = [observation.state] if world.contract.model.state_row else None
+    states = [observation.state] if world.contract.reads_state else None
     _refused(lambda: world.extend(videos, [chunk], [1], states, carry="nothing"), "carry 'nothing'")
     assert world.imagine([], [], []) == [] and world.extend([], [], []) == []
 

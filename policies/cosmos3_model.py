@@ -147,7 +147,7 @@ class Cosmos3Model:
     def chunks(self, samples: Sequence[Sample], situations: Sequence[Situation], times: Sequence[float]):
         """The commands of ``samples`` as chunks in the robot's units."""
         rows = [s.action.cpu().numpy() for s in samples]
-        states = self._states(situations) if self._reads_state() else [None] * len(rows)
+        states = self._states(situations) if self.contract.reads_state else [None] * len(rows)
         opened = [self._were_open(s) for s in situations]
         actions = [self.codec.decode_actions(*each) for each in zip(rows, states, opened, strict=True)]
         rate = self.contract.robot.rate_hz
@@ -199,7 +199,7 @@ class Cosmos3Model:
         """(B, R, W): history, the state where the contract has a state row, the ``given`` commands (B, k, D), and room
         for the rest of the chunk."""
         contract, model = self.contract, self.contract.model
-        states = self._states(situations) if self._reads_state() else None
+        states = self._states(situations) if self.contract.reads_state else None
         commands = torch.zeros(len(situations), model.chunk, contract.action_width)
         if given is not None and given.shape[1]:
             commands[:, : given.shape[1]] = _tensor(self.codec.encode_actions(given, states))
@@ -238,10 +238,7 @@ class Cosmos3Model:
 
     def _is_relative(self) -> bool:
         space = self.contract.model.action_space
-        return space is not None and space.reference in ("framewise_relative", "anchored_relative")
-
-    def _reads_state(self) -> bool:
-        return self.contract.model.state_row or self._is_relative()
+        return space is not None and space.relative
 
     def _read(self, instructions: Sequence[str], mode: PlanMode) -> tuple[TextCache, list[int], int | None]:
         """Text of the distinct prompts, the index of each instruction's, that of the empty prompt under guidance."""

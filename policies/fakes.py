@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from cosmos_robot.actions.codec import action_column
 from cosmos_robot.contract import Contract, RobotSpec
 from cosmos_robot.errors import ContractError
-from cosmos_robot.images import cameras_of, compose_canvas
+from cosmos_robot.images import cameras_of, compose_canvas, video_size
 from cosmos_robot.latent_frames.layout import ValueMode
 from cosmos_robot.policies.base import InverseModel, Policy, ValueModel, WorldModel, begun_with
 from cosmos_robot.types import ActionChunk, Clip, LazyFrames, Observation, VideoPrediction
@@ -97,8 +97,8 @@ class StillWorld(WorldModel):
         ]
 
     def _still(self, canvas: NDArray[np.uint8], actions: ActionChunk, instruction: str, time: float) -> VideoPrediction:
-        per_frame = self.contract.model.actions_per_frame
-        frames = np.repeat(canvas[None], len(actions) // per_frame + 1, axis=0)
+        per_frame, (height, width) = self.contract.model.actions_per_frame, video_size(self.contract.model)
+        frames = np.repeat(canvas[None, :height, :width], len(actions) // per_frame + 1, axis=0)
         video = LazyFrames(lambda: frames, frames.shape)
         return VideoPrediction(video, actions, instruction, actions.rate_hz / per_frame, time, source="still")
 

@@ -1,8 +1,8 @@
 """Imagining further than one chunk: chunk after chunk, each begun where the last one ended.
 
 What chunk k sees, and nothing else: the end of chunk k - 1 (``carry``, see ``WorldModel.extend``), its own actions, the
-last commands before it where the contract has history rows, the caller's state at the junction where it has a state
-row, and noise of a seed made from the rollout's seed and k. So nothing that comes later changes an earlier chunk.
+last commands before it where the contract has history rows, the caller's state at the junction where the contract
+reads one, and noise of a seed made from the rollout's seed and k. So nothing that comes later changes an earlier chunk.
 Within one chunk attention is full: there a later command may well change an earlier frame.
 """
 
@@ -45,7 +45,7 @@ def rollout(
     """The future of each observation under ``actions``, all rollouts side by side in one batch.
 
     actions: as many rows each as a whole number of ``contract.model.chunk``. states: for each rollout the robot's state
-    at each junction (one fewer than chunks); needed where the contract has a state row. Raises InputError where
+    at each junction (one fewer than chunks); needed where ``contract.reads_state``. Raises InputError where
     lengths do not fit, before anything is imagined, and as ``WorldModel.imagine``.
     """
     if not (len(observations) == len(actions) == len(seeds)):
@@ -59,7 +59,7 @@ def rollout(
     count = len(pieces[0])
     if any(len(found) != count for found in pieces):
         raise InputError(f"rollout: sequences of {sorted({len(a) for a in actions})} rows; pass equally long ones")
-    if world.contract.model.state_row and count > 1:
+    if world.contract.reads_state and count > 1:
         found = None if states is None else [len(s) for s in states]
         if found != [count - 1] * len(observations):
             raise InputError(

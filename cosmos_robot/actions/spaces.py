@@ -55,7 +55,7 @@ class SpaceMap:
     @property
     def relative(self) -> bool:
         """Whether rows are relative to where the robot is."""
-        return self.space is not None and self.space.reference in REFERENCES
+        return self.space is not None and self.space.relative
 
     def to_model(self, values: ArrayLike, start: ArrayLike | None = None) -> Array:
         """(..., T, robot width) to (..., T, model width); start (..., start width) where the space is relative."""

@@ -41,6 +41,13 @@ class Contract(Spec):
         return space.width if space else self.robot.state_width
 
     @property
+    def reads_state(self) -> bool:
+        """Whether a chunk needs the robot's state where it begins: as a row of its own, or because commands are rows
+        relative to it. Where one chunk of a rollout joins the next, somebody has to tell it."""
+        space = self.model.action_space
+        return self.model.state_row or (space is not None and space.relative)
+
+    @property
     def fps(self) -> float:
         """Frames per second told to the model: ``model.fps``, or else those of a video with ``actions_per_frame``."""
         return self.model.fps or self.robot.rate_hz / self.model.actions_per_frame

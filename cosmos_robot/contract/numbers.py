@@ -139,6 +139,11 @@ class ModelSpace(Spec):
     translation_scale: float = Field(default=1.0, gt=0)
 
     @property
+    def relative(self) -> bool:
+        """Whether rows are relative to where the robot is, so that its state is needed to make and to read them."""
+        return self.reference in ("framewise_relative", "anchored_relative")
+
+    @property
     def width(self) -> int:
         return sum(f.width for f in self.fields)
 

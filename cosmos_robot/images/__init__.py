@@ -13,6 +13,7 @@ from cosmos_robot.images.canvas import (
     one_above_two,
     place_on_canvas,
     side_by_side,
+    video_size,
 )
 from cosmos_robot.images.checks import cameras_of, checked_pictures, extra_cameras, unit_float_to_uint8
 from cosmos_robot.images.resize import resize
@@ -60,4 +61,5 @@ __all__ = [
     "tier_size",
     "turn",
     "unit_float_to_uint8",
+    "video_size",
 ]

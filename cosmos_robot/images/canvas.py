@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from cosmos_robot.contract import Box, CanvasSpec, Contract, Orientation, Placement, ResizeRule, Size
+from cosmos_robot.contract import Box, CanvasSpec, Contract, ModelSpec, Orientation, Placement, ResizeRule, Size
 from cosmos_robot.errors import InputError
 from cosmos_robot.images.checks import cameras_of, checked_pictures, extra_cameras
 from cosmos_robot.images.resize import Array, resize
@@ -17,6 +17,7 @@ from cosmos_robot.images.steps import (
     downscale_and_pad,
     downscaled_size,
     jpeg_round_trip,
+    latent_content,
     letterbox,
     turn,
 )
@@ -24,6 +25,9 @@ from cosmos_robot.images.tiers import tier_size
 from cosmos_robot.types import Image
 
 LOG = logging.getLogger(__name__)
+
+LATENT_CELL = 16
+"""Sides in pixels of what one latent of Cosmos 3's autoencoder shows."""
 
 
 class CanvasComposer:
@@ -87,6 +91,15 @@ def image_size(canvas: CanvasSpec) -> tuple[int, int, int, int]:
     """Canvas height, canvas width, content height, content width of ``canvas``: what latents are cropped by."""
     height, width = model_size(canvas)
     return (height, width, *downscaled_size(canvas.height, canvas.width, height, width))
+
+
+def video_size(model: ModelSpec) -> tuple[int, int]:
+    """Height and width of the pictures that ``model`` predicts, the top left of its canvas: latent frames show all of
+    it, a video the whole latent cells of its content (``latent_content``), without padding."""
+    if model.frames:
+        return model_size(model.canvas)
+    rows, columns = latent_content(image_size(model.canvas), LATENT_CELL)
+    return rows * LATENT_CELL, columns * LATENT_CELL
 
 
 def canvas_parts(canvas: CanvasSpec, picture: Array) -> list[Array]:

@@ -36,7 +36,7 @@ def dot_contract(**changes) -> Contract:
         "execute": 4,
         "actions_per_frame": PER_FRAME,
         "state_row": False,
-        "canvas": {"height": 48, "width": 88, "placements": placements},
+        "canvas": {"height": 48, "width": 96, "placements": placements},
         "state_normalization": {"method": "identity"},
         "action_normalization": {"method": "identity"},
         "prompt": {"template": "caption"},

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from cosmos_robot.errors import ContractError, InputError
+from cosmos_robot.errors import ContractError, CosmosRobotError, InputError
 from cosmos_robot.eval import world_model_verdicts as verdicts
 from cosmos_robot.eval.exploration import NoisyPolicy
 from cosmos_robot.eval.world_model import summary
@@ -16,12 +16,20 @@ from cosmos_robot.eval.world_model_case import Models, joined, roll
 from cosmos_robot.eval.world_model_faults import faults
 from cosmos_robot.eval.world_model_log import WindowLog
 from cosmos_robot.eval.world_model_measure import MeasureSettings
-from cosmos_robot.eval.world_model_ranking import rank_agreement, ranked_policy, run_both
+from cosmos_robot.eval.world_model_ranking import (
+    Start,
+    rank,
+    rank_agreement,
+    ranked_policy,
+    require_rankable,
+    run_both,
+)
 from cosmos_robot.eval.world_model_report import print_result, write_report
 from cosmos_robot.eval.world_model_session import SessionSettings, episode_records, measure_all
 from cosmos_robot.eval.world_model_windows import windows_of
 from cosmos_robot.policies.conformance_video import run_world
 from cosmos_robot.policies.fakes import RandomPolicy, StillInverse, StillWorld, ZeroPolicy
+from cosmos_robot.types import ActionChunk
 
 SETTINGS = SessionSettings(MeasureSettings(outcomes=True), windows=4, probed=4)
 
@@ -235,15 +243,90 @@ def test_the_report_shows_it_all(dots, source, tmp_path) -> None:
 def test_ranking_of_policies(dots) -> None:
     contract = dots.dot_contract()
     models, env = Models(dots.Oracle(), value=dots.Nearness()), dots.DotEnv(0, step_budget=40)
-    found = run_both(RandomPolicy(contract), env, models, init=1, steps=20, seed=3)
+    found = run_both(RandomPolicy(contract), env, models, Start("dots/0", 1), steps=20, seed=3)
     assert found["success"] is False
-    env.reset(seed=4, options={"init_state": 1})
     assert 0 <= found["value"] <= 1
-    still = run_both(ZeroPolicy(contract), env, models, init=1, steps=20, seed=3)
+    still = run_both(ZeroPolicy(contract), env, models, Start("dots/0", 1), steps=20, seed=3)
     start = env._hand  # a policy that does nothing leaves the hand where it was
     assert still["value"] == pytest.approx(1 - np.linalg.norm(start - dots.GOAL), abs=1e-6)
     with pytest.raises(ContractError, match="mode 'value'"):
-        run_both(ZeroPolicy(contract), env, Models(dots.Oracle()), 1, 20, 3)
+        run_both(ZeroPolicy(contract), env, Models(dots.Oracle()), Start("dots/0", 1), 20, 3)
+
+
+class Recorded(ZeroPolicy):
+    """Moves towards the target and far beyond it, or for another time of a run away from it; keeps its seeds."""
+
+    def __init__(self, contract, signs=(1, -1)):
+        super().__init__(contract)
+        self.seeds, self.signs = [], signs
+
+    def _act(self, observations, seeds):
+        self.seeds += seeds
+        sign = self.signs[0] if observations[0].time < 0.5 else self.signs[1]
+        way = np.sign(np.array([0.3, 0.3]) - observations[0].state["position"]) * sign
+        rows = np.tile([*way, -1.0], (self.contract.model.chunk, 1))
+        return [ActionChunk(rows, self.contract.robot.rate_hz, o.time) for o in observations]
+
+
+def test_a_policy_is_worth_its_best_moment(dots) -> None:
+    """The simulator stops at a success, so what comes after it must not count in the model either."""
+    contract = dots.dot_contract()
+    models, env = Models(dots.Oracle(), value=dots.Nearness()), dots.DotEnv(0, step_budget=60)
+    leaves, start = Recorded(contract), Start("dots/0", 1)
+    found = run_both(leaves, env, models, start, steps=60, seed=3)["value"]
+    short = run_both(Recorded(contract), env, models, start, steps=4, seed=3)["value"]
+    assert found >= short > 0.3, "it is driven away from the target again"
+    away = run_both(Recorded(contract, (-1, -1)), env, models, start, steps=60, seed=3)["value"]
+    assert away < found
+
+
+def test_each_start_has_noise_of_its_own(dots) -> None:
+    contract = dots.dot_contract()
+    models, env = Models(dots.Oracle(), value=dots.Nearness()), dots.DotEnv(0, step_budget=60)
+    seeds = {}
+    for start in (Start("dots/0", 1), Start("dots/0", 2), Start("dots/1", 1)):
+        policy = Recorded(contract)
+        run_both(policy, env, models, start, steps=20, seed=3)
+        seeds[start] = policy.seeds
+    drawn = [set(found) for found in seeds.values()]
+    assert not drawn[0] & drawn[1] and not drawn[0] & drawn[2]
+    again = Recorded(contract)
+    run_both(again, env, models, Start("dots/0", 1), steps=20, seed=3)
+    assert again.seeds == seeds[Start("dots/0", 1)]
+
+
+def test_starts_are_ranked_task_by_task() -> None:
+    asked = []
+
+    def score(name, start):
+        asked.append((name, start))
+        return {"success": name != "a", "value": {"a": 0.1, "b": 0.5, "c": 0.7}[name] + 0.01 * start.init}
+
+    starts = [Start(task, init) for task in ("x/0", "x/1") for init in (0, 1)]
+    found = rank(["a", "b", "c"], score, starts)
+    assert found["tasks"] == ["x/0", "x/1"] and found["agreement"]["starts"] == 4
+    assert [start.task for _, start in asked] == ["x/0"] * 6 + ["x/1"] * 6, "each environment is made once"
+    assert found["policies"]["b"] == {"success_rate": 1.0, "mean_value": pytest.approx(0.505)}
+
+
+def test_what_cannot_be_ranked_is_refused_first(dots) -> None:
+    valued = dots.dot_contract(modes=["forward_dynamics", "value"])
+    cases = {
+        "stands twice": ("zero", "random", "random~0.30", "random~0.3"),
+        "at least 3 policies": ("zero", "random"),
+        "unknown checkpoint 'nobody'": ("zero", "random", "nobody"),
+        "such as zero~0": ("zero", "random", "zero~much"),
+        "from 0 to 1": ("zero", "random", "zero~3"),
+        "does not fit": ("zero", "random", "tiny-libero"),
+    }
+    for message, names in cases.items():
+        with pytest.raises(CosmosRobotError, match=message):
+            require_rankable(names, valued)
+    require_rankable(("zero", "random", "random~0.3"), valued)
+    with pytest.raises(ContractError, match="mode 'value'"):
+        require_rankable(("zero", "random", "random~0.3"), dots.dot_contract())
+    with pytest.raises(ContractError, match="does not fit"):
+        ranked_policy("tiny-libero", valued)
 
 
 def test_rank_agreement() -> None:

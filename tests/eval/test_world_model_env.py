@@ -14,12 +14,13 @@ from cosmos_robot.envs.base import execute
 from cosmos_robot.envs.fakes import TASKS, FakeEnv
 from cosmos_robot.envs.world_model import WorldModelEnv, camera_picture
 from cosmos_robot.errors import CheckpointError, ContractError, InputError
-from cosmos_robot.eval.world_model_case import Models
+from cosmos_robot.eval.world_model_case import Models, roll
 from cosmos_robot.eval.world_model_measure import MeasureSettings, measure
-from cosmos_robot.eval.world_model_windows import windows_of
+from cosmos_robot.eval.world_model_windows import Window, windows_of
 from cosmos_robot.images import compose_canvas, side_by_side
 from cosmos_robot.policies import load_world_model
 from cosmos_robot.policies.fakes import RandomPolicy, StillWorld
+from cosmos_robot.policies.rollout import rollout
 from cosmos_robot.types import ActionChunk
 
 SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
@@ -175,6 +176,47 @@ def test_it_looks_at_the_present_moment(dots, starts) -> None:
         expected.reset(seed=0)
         expected._hand = np.clip(truth, -1, 1)
         assert np.array_equal(seen.images["table"], expected.render_camera("table")), step
+
+
+class Told(StillWorld):
+    """Keeps the states that it is given where one chunk joins the next."""
+
+    def _extend(self, predictions, actions, seeds, states, carry):
+        self.given = states
+        return super()._extend(predictions, actions, seeds, states, carry)
+
+
+def test_relative_commands_need_the_state_at_each_joint(dots, starts) -> None:
+    """Commands that are rows relative to where the robot is cannot be made without it, though no row shows it."""
+    space = {"reference": "framewise_relative", "fields": [f.model_dump() for f in FakeEnv.robot.action]}
+    made = dots.dot_contract(action_space=space)
+    assert made.reads_state and not made.model.state_row and not dots.dot_contract().reads_state
+    world, start, rows = Told(made), starts[0], np.zeros((16, 3))
+    both, once = dots.chunk_of(rows), dots.chunk_of(rows[:8])
+    with pytest.raises(InputError, match="pass one state"):
+        world.extend(world.imagine([start], [once], [0]), [once], [0])
+    with pytest.raises(InputError, match="expected 1 states"):
+        rollout(world, [start], [both], [0])
+    rollout(world, [start], [both], [0], [[starts[1].state]])
+    assert world.given[0] is starts[1].state
+    window = Window(dots.DotSource(1).run(0, made), 0, 2)
+    roll(world, window, 0, "pixels")
+    assert np.array_equal(world.given[0]["position"], window.states(made)[1]["position"]), "the true one"
+    env = WorldModelEnv(world, starts, step_budget=16, unpredicted_state="hold")
+    env.reset(seed=0, options={"init_state": 0})
+    world.given = None
+    env.run(rows)
+    assert np.array_equal(world.given[0]["position"], start.state["position"])
+
+
+def test_pictures_of_a_canvas_that_is_cut(dots) -> None:
+    """A video lacks the rows and columns of half cells; what is there stands where it was."""
+    made = dots.dot_contract()
+    canvas = made.model.canvas.model_dump() | {"width": 88}
+    contract = Contract(robot=made.robot, model=ModelSpec.model_validate(made.model.model_dump() | {"canvas": canvas}))
+    frame = np.random.default_rng(0).integers(1, 256, (48, 80, 3), dtype=np.uint8)
+    hand = camera_picture(contract, "hand", frame)
+    assert np.array_equal(hand[:, :16], frame[:24, 64:80]) and not hand[:, 16:].any()
 
 
 def test_success_is_what_the_value_says(dots, starts) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
+from cosmos_robot.actions.rotations import Rotations, convert
 from cosmos_robot.contract import FieldSpec
 from cosmos_robot.envs.fakes import FAKE_ROBOT
 from cosmos_robot.errors import InputError
@@ -173,3 +174,57 @@ def test_poses_of_states() -> None:
     poses = state_poses(robot, [state, state])
     assert np.allclose(poses[1, :3, :3], turn) and np.allclose(poses[1, :3, 3], [1, 2, 3])
     assert state_poses(FAKE_ROBOT, []) is None, "a robot without a pose"
+
+
+def turning_robot(kind: str, width: int, unit: str, reference: str = "absolute"):
+    fields = (
+        FieldSpec(name="place", width=3, unit="m", kind="position"),
+        FieldSpec(name="turn", width=width, unit=unit, kind="rotation", rotation=kind),
+    )
+    changes = {
+        "action": fields,
+        "action_reference": reference,
+        "gripper": None,
+        "action_low": None,
+        "action_high": None,
+    }
+    return FAKE_ROBOT.model_copy(update=changes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "width", "unit"),
+    [("euler_xyz", 3, "rad"), ("quat_wxyz", 4, "1"), ("quat_xyzw", 4, "1"), ("rot6d", 6, "1"), ("rotvec", 3, "rad"),
+     ("matrix", 9, "1")],
+)  # fmt: skip
+def test_rotations_are_scaled_along_the_shortest_way(kind: str, width: int, unit: str) -> None:
+    """Roll from 3.13 to -3.13 is a turn by 0.023, in whatever numbers it is written."""
+    named = "rot9d" if kind == "matrix" else kind
+    roll = np.array([3.13, 3.14, -3.14, -3.13, -3.12])
+    rows = np.concatenate([np.zeros((5, 3)), convert(np.outer(roll, [1, 0, 0]), "euler_xyz", named)], axis=1)
+    rows[:, 0] = np.arange(5)
+    robot, unrolled = turning_robot(kind, width, unit), np.unwrap(roll)
+    for factor in (1 / 16, 0.25, 2.0, 16.0, -1.0):
+        found = scaled(robot, rows, factor)
+        expected = np.outer(roll[0] + factor * (unrolled - roll[0]), [1, 0, 0])
+        apart = Rotations.of(found[:, 3:], named).inverse() @ Rotations.of(expected, "euler_xyz")
+        assert np.abs(apart.to("rotvec")).max() < 1e-6, factor
+        assert np.allclose(found[:, 0], factor * np.arange(5)), "positions are scaled as before"
+    mirrored = falsified(robot, rows, 0, 5, seed=0)["mirrored"]
+    assert np.allclose(mirrored, scaled(robot, rows, -1.0))
+    still = np.tile(rows[:1], (5, 1))
+    still[1::2, 3:] *= -1 if kind.startswith("quat") else 1
+    assert falsified(robot, still, 0, 5, seed=0)["mirrored"] is None, "what does not turn keeps its numbers"
+
+
+def test_no_turn_is_the_identity() -> None:
+    """Zeros are no quaternion; a robot's own unit of angle is left alone."""
+    rows = np.tile([0.1, 0, 0, 0.0, 0.0, np.sin(0.2), np.cos(0.2)], (4, 1))
+    robot = turning_robot("quat_xyzw", 4, "1", "per_step")
+    found = falsified(robot, rows, 0, 4, seed=0)
+    assert found["zero"].tolist() == [[0, 0, 0, 0, 0, 0, 1]] * 4
+    assert np.allclose(found["mirrored"][:, 3:], [0, 0, -np.sin(0.2), np.cos(0.2)])
+    assert np.allclose(scaled(robot, rows, 2.0)[:, 3:], [0, 0, np.sin(0.4), np.cos(0.4)])
+    own = turning_robot("rotvec", 3, "0.5 rad per step", "per_step")
+    steps = np.tile([0, 0, 0, 0.9, 0, 0], (4, 1))
+    assert np.allclose(scaled(own, steps, 16.0)[:, 3], 14.4)
+    assert not falsified(own, steps, 0, 4, seed=0)["zero"].any()

@@ -60,7 +60,7 @@ def save_untrained(
     from cosmos_robot.backbone.cosmos3.tiny import tiny_transformer, tiny_vae
 
     tokenizer = build_word_tokenizer(sentences)
-    width = max(contract.robot.action_width, contract.robot.state_width if contract.model.state_row else 0)
+    width = max(contract.action_width, contract.state_width if contract.model.state_row else 0)
     sizes = {"action_dim": max(16, width), **changes}
     transformer = tiny_transformer(len(tokenizer), seed, **sizes)
     return save_checkpoint(folder, transformer=transformer, vae=tiny_vae(seed), tokenizer=tokenizer, contract=contract)
