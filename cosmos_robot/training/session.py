@@ -21,6 +21,8 @@ from cosmos_robot.errors import CheckpointError, Interrupted
 STATE_FILE = "state.pt"
 LOG_FILE = "log.jsonl"
 CONFIG_FILE = "config.json"
+MADE_FROM = "made_from"
+"""In the config: fingerprints of data and weights by name, see ``ingredients``."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +43,17 @@ class RunFolder:
     observers: called with each record that is logged."""
 
     def __init__(self, path: Path, config: dict, may_differ: tuple[str, ...]):
-        """Raises CheckpointError if the folder holds a run of another config (fields in ``may_differ`` aside)."""
+        """Raises CheckpointError if the folder holds a run of another config (fields in ``may_differ`` aside) or made
+        from something else (``ingredients``)."""
         self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
         file = self.path / CONFIG_FILE
         if file.exists():
-            old = json.loads(file.read_text())
-            changed = [k for k in sorted({*old, *config} - {*may_differ}) if old.get(k) != config.get(k)]
+            changed = _changed(self.path, json.loads(file.read_text()), config, may_differ)
             if changed:
                 raise CheckpointError(
-                    f"{self.path} holds a run whose {', '.join(changed)} differ; resume it with the same settings or "
-                    "choose another folder"
+                    f"{self.path} holds a run whose {', '.join(changed)} differ; resume it with the same settings, "
+                    "data and start, or choose another folder"
                 )
         write_atomic(file, lambda temporary: temporary.write_text(json.dumps(config, indent=2) + "\n"))
         self.observers: list[Callable[[dict], None]] = []
@@ -59,6 +61,9 @@ class RunFolder:
     def save_state(self, state: dict) -> None:
         """Replace the saved state in one move."""
         write_atomic(self.path / STATE_FILE, lambda temporary: torch.save(state, temporary))
+
+    def finish(self) -> None:
+        """Wait until what was saved is on disk. For a run that ended or was interrupted, not for one that failed."""
 
     def load_state(self) -> dict | None:
         """The newest saved state, None if there is none yet. Raises CheckpointError if its file is damaged."""
@@ -88,6 +93,20 @@ class RunFolder:
         """Forget what was logged after the saved step: those steps will be taken again."""
         kept = "".join(json.dumps(r) + "\n" for r in self.read_log() if r["step"] <= step)
         write_atomic(self.path / LOG_FILE, lambda temporary: temporary.write_text(kept))
+
+
+def _changed(path: Path, old: dict, new: dict, may_differ: tuple[str, ...]) -> list[str]:
+    """Names of settings, and of what the run is made from, that differ."""
+    changed = [k for k in sorted({*old, *new} - {*may_differ, MADE_FROM}) if old.get(k) != new.get(k)]
+    if MADE_FROM not in new:
+        return changed
+    if MADE_FROM not in old:
+        raise CheckpointError(
+            f"{path} holds a run of an older version, which did not note what data and weights it was made from, so it "
+            "cannot be resumed safely; choose another folder"
+        )
+    before, now = old[MADE_FROM], new[MADE_FROM]
+    return changed + [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
 
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> None:

@@ -133,8 +133,8 @@ class TokenizerLearner:
             total = total + config.reconstruction_weight * config.decode_every * losses["pixels"]
         total.backward()
         self._work.hand_over()
-        norm = optimiser_step(self._optimizer, rate, config.clip)
-        return {name: float(value.detach()) for name, value in losses.items()} | {"norm": norm}
+        found = {name: float(value.detach()) for name, value in losses.items()}
+        return found | {"norm": optimiser_step(self._optimizer, rate, config.clip, step, found)}
 
     def _augmented(self, index, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Pixels (B, 3, H, W), shifted and with changed light, and the objects on them, shifted alike."""
