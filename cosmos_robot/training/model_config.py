@@ -17,6 +17,7 @@ from cosmos_robot.errors import InputError
 from cosmos_robot.images.canvas import model_size
 from cosmos_robot.images.tiers import auto_tier
 from cosmos_robot.training.loop import Schedule
+from cosmos_robot.training.settings import check_settings
 
 if TYPE_CHECKING:
     from cosmos_robot.backbone.cosmos3.lora import LoraSpec
@@ -113,10 +114,19 @@ class PostTraining:
     state_noise: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.lr <= 0 or self.head_factor <= 0 or not 0 <= self.caption_dropout < 1 or self.clip <= 0:
+        check_settings(
+            self,
+            "post-training",
+            positive=("lr", "head_factor", "eps", "clip", "ema_rate", "shift"),
+            not_negative=(
+                "warmup", "weight_decay", "video_weight", "action_weight", "latent_noise", "state_noise",
+            ),
+            shares=("final_lr", "betas", "caption_dropout"),
+        )  # fmt: skip
+        if max(self.caption_dropout, *self.betas) >= 1:
             raise InputError(
-                f"post-training: lr {self.lr}, head_factor {self.head_factor}, caption_dropout "
-                f"{self.caption_dropout}, clip {self.clip}"
+                f"post-training: caption_dropout is {self.caption_dropout} and betas are {self.betas}; expected each "
+                "below 1"
             )
 
     def time_shift(self, contract: Contract) -> float:
@@ -140,6 +150,9 @@ class Sharding:
     """
 
     replicas: int = 1
+
+    def __post_init__(self) -> None:
+        check_settings(self, "sharding", positive=("replicas",))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +206,13 @@ class ModelTraining:
     progress: bool = True
 
     def __post_init__(self) -> None:
+        check_settings(
+            self,
+            "training",
+            positive=("threads", "validation_samples", "validate_steps"),
+            not_negative=("seed", "state_scale_floor", "action_scale_floor", "save_seconds", "validate_seconds"),
+            elsewhere=("LoraSpec",),
+        )
         if not self.streams or len({s.name for s in self.streams}) != len(self.streams):
             raise InputError(
                 f"training: streams {[s.name for s in self.streams]}; expected some, each with its own name"

@@ -130,7 +130,12 @@ def learning_rate(
 
 
 def step(
-    optimizer: torch.optim.Optimizer, rate: float, clip: float, number: int, losses: Mapping[str, float], where: str = ""
+    optimizer: torch.optim.Optimizer,
+    rate: float,
+    clip: float,
+    number: int,
+    losses: Mapping[str, float],
+    where: str = "",
 ) -> float:
     """Clip to the global norm, update, forget the gradients; returns the norm before clipping. A group learns at
     ``rate`` times its ``factor``, if it has one.

@@ -43,19 +43,13 @@ class RunFolder:
     observers: called with each record that is logged."""
 
     def __init__(self, path: Path, config: dict, may_differ: tuple[str, ...]):
-        """Raises CheckpointError if the folder holds a run of another config (fields in ``may_differ`` aside) or made
-        from something else (``ingredients``)."""
+        """Raises CheckpointError as ``require_same_run`` does."""
         self.path = Path(path)
+        require_same_run(self.path, config, may_differ)
         self.path.mkdir(parents=True, exist_ok=True)
-        file = self.path / CONFIG_FILE
-        if file.exists():
-            changed = _changed(self.path, json.loads(file.read_text()), config, may_differ)
-            if changed:
-                raise CheckpointError(
-                    f"{self.path} holds a run whose {', '.join(changed)} differ; resume it with the same settings, "
-                    "data and start, or choose another folder"
-                )
-        write_atomic(file, lambda temporary: temporary.write_text(json.dumps(config, indent=2) + "\n"))
+        write_atomic(
+            self.path / CONFIG_FILE, lambda temporary: temporary.write_text(json.dumps(config, indent=2) + "\n")
+        )
         self.observers: list[Callable[[dict], None]] = []
 
     def save_state(self, state: dict) -> None:
@@ -95,18 +89,27 @@ class RunFolder:
         write_atomic(self.path / LOG_FILE, lambda temporary: temporary.write_text(kept))
 
 
-def _changed(path: Path, old: dict, new: dict, may_differ: tuple[str, ...]) -> list[str]:
-    """Names of settings, and of what the run is made from, that differ."""
-    changed = [k for k in sorted({*old, *new} - {*may_differ, MADE_FROM}) if old.get(k) != new.get(k)]
-    if MADE_FROM not in new:
-        return changed
-    if MADE_FROM not in old:
+def require_same_run(path: Path, config: dict, may_differ: tuple[str, ...]) -> None:
+    """Raise CheckpointError if ``path`` holds a run of another config (fields in ``may_differ`` aside) or one made from
+    other data or weights (``ingredients``), naming what differs."""
+    file = path / CONFIG_FILE
+    if not file.exists():
+        return
+    old = json.loads(file.read_text())
+    changed = [k for k in sorted({*old, *config} - {*may_differ, MADE_FROM}) if old.get(k) != config.get(k)]
+    if not changed and MADE_FROM in config and MADE_FROM not in old:
         raise CheckpointError(
             f"{path} holds a run of an older version, which did not note what data and weights it was made from, so it "
             "cannot be resumed safely; choose another folder"
         )
-    before, now = old[MADE_FROM], new[MADE_FROM]
-    return changed + [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    before, now = old.get(MADE_FROM, {}), config.get(MADE_FROM, {})
+    if before:
+        changed += [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    if changed:
+        raise CheckpointError(
+            f"{path} holds a run whose {', '.join(changed)} differ; resume it with the same settings, data and start, "
+            "or choose another folder"
+        )
 
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
