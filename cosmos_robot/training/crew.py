@@ -212,7 +212,7 @@ class ShardedFolder(RunFolder):
         try:
             future.result()
         except CheckpointException as error:  # derives from BaseException
-            raise CheckpointError(f"{self.path / SHARDS / name} could not be written: {error}") from error
+            raise CheckpointError(f"{self.path / SHARDS / name} could not be written: {_told(error)}") from error
         self._crew.agree(0.0)
         if not self._crew.rank:
             write_atomic(self.path / NEWEST, lambda temporary: temporary.write_text(json.dumps(note)))
@@ -231,8 +231,8 @@ class ShardedFolder(RunFolder):
             dcp.load(tensors, checkpoint_id=str(self.path / SHARDS / note["folder"]))
         except (Exception, CheckpointException) as error:  # the latter derives from BaseException
             raise CheckpointError(
-                f"{self.path / SHARDS / note['folder']} cannot be read: {error}; restore it, or delete {file} to begin "
-                "this run anew"
+                f"{self.path / SHARDS / note['folder']} cannot be read: {_told(error)}; restore it, or delete {file} "
+                "to begin this run anew"
             ) from error
         return {"learner": {**tensors, **note["plain"]}, "position": note["position"]}
 
@@ -244,6 +244,14 @@ class ShardedFolder(RunFolder):
         if not self._crew.rank:
             super().drop_log_after(step)
         self._crew.agree(0.0)
+
+
+def _told(error: BaseException) -> str:
+    """In a line: torch's own message has the traceback of every process."""
+    failures = getattr(error, "failures", None)
+    if not failures:
+        return str(error)
+    return "; ".join(f"process {rank}: {failure[0]}" for rank, failure in sorted(failures.items()))
 
 
 TENSORS = ("model", "optimizer", "average")
