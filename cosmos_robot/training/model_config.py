@@ -39,8 +39,8 @@ class Stream:
     modes: how often a sample is drawn as each; they need not sum to 1. ``JOINT`` is the report's.
     datasets: folders, read where ``train_model`` is given no episodes for this stream.
     weight: how often a batch comes from this stream rather than another.
-    stride: control steps from one row of an episode to the next (1 for plain recordings). Pictures of a video stand
-    ``contract.model.actions_per_frame`` control steps apart, so that must be a whole number of rows.
+    stride: control steps from one row of an episode to the next (1 for plain recordings), as it was recorded. Pictures
+    of a video stand ``contract.model.actions_per_frame`` control steps apart, so that must be a whole number of rows.
     every: a sample begins at every so-manieth row. Each sample of a mode with video is encoded by itself, causally from
     its first picture on, as it is when the model is run.
     """
@@ -77,7 +77,8 @@ class Stream:
 
 @dataclass(frozen=True, kw_only=True)
 class PostTraining:
-    """How weights are moved. The defaults are published ones.
+    """How weights are moved. The defaults are published ones; docs/post-training.md lists where they are not. Raises
+    InputError for a word that is none of those declared, and a number out of range.
 
     lr: peak. head_factor: times that for action heads and their embedding. schedule, warmup, final_lr: as in
     ``loop.Cycle``; the reference decays linearly.

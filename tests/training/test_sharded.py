@@ -59,9 +59,13 @@ def test_a_damaged_state_is_named(root, contract, alone):
 def test_a_process_that_fails_alone_ends_all(root):
     """With its own error, a save begun before; and the processes waited for each other beyond their own timeout."""
     processes = start_processes(root, "fail", 2, 2, stderr=subprocess.PIPE, text=True)
-    told = processes[1].communicate(timeout=120)[1]
-    failed = time.monotonic()
-    other = processes[0].communicate(timeout=60)[1]
+    try:
+        told = processes[1].communicate(timeout=120)[1]
+        failed = time.monotonic()
+        other = processes[0].communicate(timeout=60)[1]
+    finally:
+        for process in processes:
+            process.kill()
     assert processes[0].returncode and processes[1].returncode and time.monotonic() - failed < 30
     assert "ValueError: this process alone has failed" in told and "this process alone" not in other
     assert {path.name for path in root.glob("met-*")} == {"met-0", "met-1"}
