@@ -48,6 +48,10 @@ class CheckpointError(CosmosRobotError):
     """A checkpoint or dataset folder that is missing, half-written or of another layout."""
 
 
+class TrainingError(CosmosRobotError, ArithmeticError):
+    """A training whose numbers are no longer finite; the message names the step and what was learnt there."""
+
+
 class DependencyError(CosmosRobotError, ImportError):
     """An optional part is not installed; the message says which extra or system package brings it."""
 

@@ -57,7 +57,8 @@ class RecordedEpisodes:
     ``data.stride`` control steps, with the next ``chunk`` commands, those past the end not valid.
 
     columns: for ``state`` and ``action``, the recording's columns in the contract's order. cameras: the contract's
-    cameras to the recording's. Raises ContractError naming every camera, field and number that does not fit.
+    cameras to the recording's. stride: that of ``data``. Raises ContractError naming every camera, field and number
+    that does not fit.
     """
 
     def __init__(self, data: DataSpec, contract: Contract, recordings: Recordings | None = None):
@@ -78,6 +79,7 @@ class RecordedEpisodes:
                 + "".join(f"\n  - {line}" for line in faults)
             )
         self.fingerprint = _fingerprint(data, contract, self.recordings)
+        self.stride = data.stride
 
     def __len__(self) -> int:
         return len(self.recordings)

@@ -33,7 +33,9 @@ _FORMAT = 1
 
 
 class EpisodeSource(Protocol):
-    """Episodes by index, with a name that changes when their content does (for instance an ``EpisodeStore``)."""
+    """Episodes by index, with a name that changes when their content does (for instance an ``EpisodeStore``).
+
+    A source that knows how many control steps lie between two of its rows has them as ``stride`` besides."""
 
     fingerprint: str
 
@@ -43,14 +45,15 @@ class EpisodeSource(Protocol):
 
 
 class EpisodeList:
-    """Episodes in memory as an EpisodeSource."""
+    """Episodes in memory as an EpisodeSource. stride: control steps between their rows, None if that is not known."""
 
-    def __init__(self, episodes: Sequence[Episode]):
-        self._episodes = tuple(episodes)
+    def __init__(self, episodes: Sequence[Episode], stride: int | None = None):
+        self._episodes, self.stride = tuple(episodes), stride
         digest = hashlib.blake2b(digest_size=16)
         for episode in self._episodes:
-            digest.update(episode.instruction.encode())
-            for array in (episode.state, episode.actions, episode.valid, *episode.images.values()):
+            digest.update(repr((episode.instruction, episode.info)).encode())
+            for name, array in _arrays(episode):
+                digest.update(repr((name, array.shape, array.dtype.str)).encode())
                 digest.update(np.ascontiguousarray(array))
         self.fingerprint = digest.hexdigest()
 
@@ -61,6 +64,13 @@ class EpisodeList:
         return self._episodes[index]
 
 
+def _arrays(episode: Episode) -> list[tuple[str, NDArray]]:
+    """All of an episode by name."""
+    columns = [(name, getattr(episode, name)) for name in ("state", "actions", "valid")]
+    images = [(f"image {name}", value) for name, value in sorted(episode.images.items())]
+    return columns + images + [(f"extra {name}", value) for name, value in sorted(episode.extras.items())]
+
+
 class StoredEpisodes:
     """A dataset folder as an EpisodeSource. Raises ContractError if it was recorded with another robot."""
 
@@ -69,6 +79,7 @@ class StoredEpisodes:
 
         self._store = EpisodeStore(folder)
         require_fit(contract, self._store.robot)
+        self.stride: int = self._store.stride
         # The sidecar names every file of the dataset with its size, and every episode with its seed.
         self.fingerprint = hashlib.blake2b((Path(folder) / SIDECAR).read_bytes(), digest_size=16).hexdigest()
 

@@ -26,9 +26,9 @@ from cosmos_robot.actions.codec import Codec
 from cosmos_robot.actions.normalization import LARGEST_NORMALISED, require_bounded
 from cosmos_robot.actions.statistics import StatisticsAccumulator
 from cosmos_robot.backbone.cosmos3.latents import crop_content, encode_clip
-from cosmos_robot.backbone.cosmos3.layout import TEMPORAL_COMPRESSION, video_frames
+from cosmos_robot.backbone.cosmos3.layout import TEMPORAL_COMPRESSION, PlanMode, video_frames
 from cosmos_robot.contract import Contract, Normalization
-from cosmos_robot.data.episodes import Episode, require_robot
+from cosmos_robot.data.episodes import Episode, chunk_rows, require_robot
 from cosmos_robot.errors import ContractError, InputError
 from cosmos_robot.images import CanvasComposer, arriving, image_size
 from cosmos_robot.training.cache import EpisodeSource
@@ -36,19 +36,23 @@ from cosmos_robot.training.latents import vae_fingerprint
 from cosmos_robot.training.model_config import Stream
 from cosmos_robot.training.session import write_atomic
 
-_FORMAT = 1
+_FORMAT = 2
 _FRAMES_AT_ONCE = 64
 INDEX_FILE = "index.json"
+EXECUTED = "executed"
+"""The extra that holds what was really sent, (N, Da) or (N, T, Da), where the recorded commands are those wanted."""
 
 
 @dataclass(frozen=True)
 class ClipEpisode:
-    """The n samples of an episode. state (n, Ds), actions (n, T, Da), history (n, H, Da), right-aligned, of which the
-    last ``past`` (n,) are recorded; valid (n, T) False past the end. latents (n, C, L, h, w) float16, a memory map;
+    """The n samples of an episode. state (n, Ds), actions (n, T, Da), executed (n, T, Da): what was really sent, the
+    same where nothing else was recorded; history (n, H, Da), of what was sent, right-aligned, of which the last
+    ``past`` (n,) are recorded; valid (n, T) False past the end. latents (n, C, L, h, w) float16, a memory map;
     seen (n, L) False where a picture of the frame lies past the end. instruction: in words."""
 
     state: NDArray[np.float32]
     actions: NDArray[np.float32]
+    executed: NDArray[np.float32]
     valid: NDArray[np.bool_]
     history: NDArray[np.float32]
     past: NDArray[np.int64]
@@ -57,7 +61,14 @@ class ClipEpisode:
     instruction: str
 
 
-_COLUMNS = ("state", "actions", "valid", "history", "past", "seen")
+_COLUMNS = ("state", "actions", "executed", "valid", "history", "past", "seen")
+
+
+def commands_of(mode: PlanMode) -> str:
+    """The column that ``mode`` reads its commands from: dynamics pair a video with what was sent while it was made."""
+    # wam is a policy, whose commands are run in closed loop: it learns those that were wanted, though its video is of
+    # the disturbed ones. Given the choice, what is done matters more than the match of what is imagined.
+    return EXECUTED if mode in ("forward_dynamics", "inverse_dynamics") else "actions"
 
 
 class ClipStore:
@@ -82,11 +93,12 @@ def clip_store(
 ) -> ClipStore:
     """The samples of ``source``, from ``root`` if they are there, made otherwise; a stopped build goes on.
 
-    Raises InputError for episodes that are no recordings of the contract's robot, ContractError for a contract whose
-    modes have no such samples.
+    Raises InputError for episodes that are no recordings of the contract's robot, have another stride than the stream
+    or hold labels where what was sent is needed, ContractError for a contract whose modes have no such samples.
     """
     contract = stream.contract
     _require_plain(stream)
+    _require_stride(source, stream)
     model = contract.model
     parts = (
         str(_FORMAT), source.fingerprint, model.canvas.model_dump_json(), str(arriving(contract)), str(model.chunk),
@@ -106,6 +118,15 @@ def _require_plain(stream: Stream) -> None:
         raise ContractError(f"{model.name!r} holds vectors as latent frames; this trainer learns Cosmos 3's own rows")
     if not model.sees and stream.has_video:
         raise ContractError(f"{model.name!r} is blind: only mode 'policy' can be trained without pictures")
+
+
+def _require_stride(source: EpisodeSource, stream: Stream) -> None:
+    found = getattr(source, "stride", None)
+    if found is not None and found != stream.stride:
+        raise InputError(
+            f"stream {stream.name!r} has stride {stream.stride}, but its episodes were recorded with {found} control "
+            f"steps from row to row, so pictures and commands would not match; set stride={found}"
+        )
 
 
 def _build(source: EpisodeSource, cut: _Cutter, folder: Path, title: str, progress: bool) -> None:
@@ -154,11 +175,13 @@ class _Cutter:
             )
         starts = np.arange(0, len(episode), self.stream.every)
         starts = starts[episode.valid[starts, 0]]
-        history, past = self._history(episode, starts)
+        executed = self._executed(episode, index)
+        history, past = self._history(executed, starts)
         pictures = self._rows(starts)
         return ClipEpisode(
             state=episode.state[starts],
             actions=episode.actions[starts, : model.chunk],
+            executed=executed[starts, : model.chunk],
             valid=episode.valid[starts, : model.chunk],
             history=history,
             past=past,
@@ -172,15 +195,40 @@ class _Cutter:
         gap = self.contract.model.actions_per_frame // self.stream.stride if self.frames > 1 else 1
         return starts[:, None] + gap * np.arange(self.frames)
 
-    def _history(self, episode: Episode, starts: NDArray[np.int64]) -> tuple[NDArray, NDArray]:
+    def _executed(self, episode: Episode, index: int) -> NDArray[np.float32]:
+        """(N, T, Da) what was sent from each row on; the recorded commands where nothing else is, or nothing reads it.
+
+        Raises InputError for labels, which were never sent, and for an extra that is not of the robot's commands."""
+        if not self.stream.has_video and not self.contract.model.history_rows:
+            return episode.actions
+        if episode.info.source == "dagger":
+            raise InputError(
+                f"episode {index}: its commands are labels that were never sent (source 'dagger'), so neither its "
+                "pictures nor a history follow from them; put such episodes into a stream of mode 'policy' without "
+                "history_rows"
+            )
+        sent = episode.extras.get(EXECUTED)
+        if sent is None:
+            return episode.actions
+        rows, chunk, width = episode.actions.shape
+        if sent.shape == (rows, width) and self.stream.stride == 1:
+            return chunk_rows(sent, np.arange(rows), chunk)[0]
+        if sent.ndim != 3 or sent.shape[1] < chunk or sent.shape[2] != width:
+            raise InputError(
+                f"episode {index}: extra {EXECUTED!r} is {sent.shape} at stride {self.stream.stride}; expected "
+                f"({rows}, {chunk}, {width}), or ({rows}, {width}) at stride 1; record it so, or leave it out"
+            )
+        return sent[:, :chunk]
+
+    def _history(self, executed: NDArray[np.float32], starts: NDArray[np.int64]) -> tuple[NDArray, NDArray]:
         """The commands before each start, (n, H, Da) right-aligned, and how many of them there are."""
         most, stride = self.contract.model.history_rows, self.stream.stride
-        history = np.zeros((len(starts), most, episode.actions.shape[2]), np.float32)
+        history = np.zeros((len(starts), most, executed.shape[2]), np.float32)
         past = np.minimum(starts * stride, most)
         if most:
-            if stride > episode.actions.shape[1]:
-                raise InputError(f"history: rows {stride} steps apart hold {episode.actions.shape[1]} commands each")
-            commands = episode.actions[:, :stride].reshape(-1, episode.actions.shape[2])
+            if stride > executed.shape[1]:
+                raise InputError(f"history: rows {stride} steps apart hold {executed.shape[1]} commands each")
+            commands = executed[:, :stride].reshape(-1, executed.shape[2])
             for i, (start, count) in enumerate(zip(starts, past, strict=True)):
                 history[i, most - count :] = commands[start * stride - count : start * stride]
         return history, past
@@ -204,10 +252,11 @@ class _Cutter:
 
 @dataclass(frozen=True)
 class EncodedEpisode:
-    """A ``ClipEpisode`` in model units, as tensors. state (n, S), actions (n, T, D), history (n, H, D)."""
+    """A ``ClipEpisode`` in model units, as tensors. state (n, S), actions, executed (n, T, D), history (n, H, D)."""
 
     state: torch.Tensor
     actions: torch.Tensor
+    executed: torch.Tensor
     valid: torch.Tensor
     history: torch.Tensor
     past: NDArray[np.int64]
@@ -263,11 +312,12 @@ class Clips:
     def _encoded(self, raw: ClipEpisode, where: str) -> EncodedEpisode:
         codec, model = self._codec, self.contract.model
         state = codec.encode_state(raw.state)
-        actions = codec.encode_actions(raw.actions, raw.state)
+        actions, executed = (codec.encode_actions(part, raw.state) for part in (raw.actions, raw.executed))
         require_bounded(state, LARGEST_NORMALISED, f"{where}: states")
         require_bounded(actions[raw.valid], LARGEST_NORMALISED, f"{where}: actions")
+        require_bounded(executed[raw.valid], LARGEST_NORMALISED, f"{where}: executed commands")
         history = codec.encode_actions(raw.history) if model.history_rows else np.zeros((len(state), 0, 0))
-        tensors = (torch.from_numpy(np.asarray(part, np.float32)) for part in (state, actions))
+        tensors = (torch.from_numpy(np.asarray(part, np.float32)) for part in (state, actions, executed))
         return EncodedEpisode(
             *tensors,
             valid=torch.from_numpy(raw.valid),

@@ -12,6 +12,7 @@ from typing import Literal
 from cosmos_robot.actions.normalization import LARGEST_NORMALISED
 from cosmos_robot.contract import Contract
 from cosmos_robot.errors import InputError
+from cosmos_robot.training.settings import check_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +42,20 @@ class Stage:
     dagger_weight: float = 2.0
 
     def __post_init__(self) -> None:
+        check_settings(
+            self,
+            f"stage {self.name!r}",
+            positive=("lr",),
+            not_negative=(
+                "warmup", "action_weight", "video_weight", "pointing_weight", "offset_weight", "far_weight",
+                "approach_weight", "dagger_weight",
+            ),
+            shares=("final_lr",),
+        )  # fmt: skip
         if (self.minutes is None) == (self.steps is None):
             raise InputError(f"stage {self.name!r}: give either minutes or steps, got {self.minutes} and {self.steps}")
         if (self.minutes or self.steps or 0) <= 0:
             raise InputError(f"stage {self.name!r}: its length must be positive")
-        if not 0 <= self.final_lr <= 1 or self.lr <= 0 or self.warmup < 0:
-            raise InputError(f"stage {self.name!r}: lr {self.lr}, warmup {self.warmup}, final_lr {self.final_lr}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +67,12 @@ class Augmentation:
     state_noise: float = 0.05
     state_dropout: float = 0.0
     caption_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_settings(
+            self, "augmentation", not_negative=("latent_noise", "state_noise"),
+            shares=("state_dropout", "caption_dropout"),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +129,15 @@ class PolicyTraining:
     progress: bool = True
 
     def __post_init__(self) -> None:
+        check_settings(
+            self,
+            "policy training",
+            positive=("clip", "far", "largest_normalised", "threads", "validate_steps"),
+            not_negative=(
+                "seed", "weight_decay", "hidden_at", "tail_weight", "future_frames", "state_scale_floor",
+                "action_scale_floor", "save_seconds", "validate_seconds",
+            ),
+        )  # fmt: skip
         if not self.stages:
             raise InputError("policy training: no stages")
         if not self.datasets:
@@ -165,6 +189,15 @@ class TokenizerTraining:
     progress: bool = True
 
     def __post_init__(self) -> None:
+        check_settings(
+            self,
+            "tokenizer training",
+            positive=("base_dim", "decoder_base_dim", "lr", "clip", "threads"),
+            not_negative=(
+                "seed", "warmup", "weight_decay", "reconstruction_weight", "object_weight", "offset_weight",
+                "cell_weight", "noise", "shift", "jitter", "save_seconds",
+            ),
+        )  # fmt: skip
         if (self.minutes is None) == (self.steps is None) or (self.minutes or self.steps or 0) <= 0:
             raise InputError(f"tokenizer training: give minutes or steps, got {self.minutes} and {self.steps}")
         if not 0 < self.decode_batch <= self.batch or self.decode_every < 1:

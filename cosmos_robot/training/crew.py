@@ -10,13 +10,16 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
+from typing import Final
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from diffusers import Cosmos3OmniTransformer
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -33,6 +36,8 @@ from cosmos_robot.training.model_config import Sharding
 from cosmos_robot.training.session import RunFolder, write_atomic
 
 NEWEST, SHARDS = "newest.json", "sharded"
+PATIENCE: Final = timedelta(days=30)
+"""How long processes wait while one works alone; one that dies closes its connections, which ends the wait at once."""
 
 
 class Root(nn.Module):
@@ -62,6 +67,9 @@ class Crew:
         """The largest of each flag among the processes, so that all decide alike."""
         return flags
 
+    def meet(self) -> None:
+        """Wait for all, however long one of them works by itself (encodes a dataset, drives a simulator)."""
+
     def root(self, transformer: Cosmos3OmniTransformer, dtype: torch.dtype) -> Root:
         """``transformer`` ready to be run by all."""
         return Root(transformer)
@@ -86,9 +94,12 @@ class ShardedCrew(Crew):
         if device != "cpu":
             device = f"{device.split(':')[0]}:{os.environ.get('LOCAL_RANK', 0)}"
         super().__init__(device)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
         self._joined = not dist.is_initialized()
         if self._joined:
             dist.init_process_group("gloo" if device == "cpu" else "cpu:gloo,cuda:nccl")
+        self._patient = dist.new_group(backend="gloo", timeout=PATIENCE)
         self.rank, self.processes = dist.get_rank(), dist.get_world_size()
         if self.processes % sharding.replicas:
             raise InputError(f"sharding: {self.processes} processes do not hold {sharding.replicas} replicas")
@@ -105,6 +116,9 @@ class ShardedCrew(Crew):
         shared = torch.tensor(flags, dtype=torch.float64)
         dist.all_reduce(shared, op=dist.ReduceOp.MAX)
         return tuple(shared.tolist())
+
+    def meet(self) -> None:
+        dist.all_reduce(torch.zeros(1), group=self._patient)
 
     def root(self, transformer: Cosmos3OmniTransformer, dtype: torch.dtype) -> Root:
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
@@ -139,6 +153,16 @@ class ShardedCrew(Crew):
             dist.destroy_process_group()
 
 
+def begin_optimizer(optimizer: torch.optim.AdamW) -> None:
+    """Give every parameter the state that its first gradient would: parameters that no mode reads never get one, and
+    the reader of sharded checkpoints asks for the state of all."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            step = torch.zeros((), dtype=torch.float32, device=parameter.device)
+            optimizer.state[parameter] = {"step": step, **moments}
+
+
 def sharded_state(root: Root, optimizer: torch.optim.Optimizer) -> dict:
     """Weights and optimiser as ``torch.distributed.checkpoint`` takes them, each process its shards."""
     return {"model": get_model_state_dict(root), "optimizer": get_optimizer_state_dict(root, optimizer)}
@@ -151,7 +175,8 @@ def load_sharded_state(root: Root, optimizer: torch.optim.Optimizer, state: dict
 
 class ShardedFolder(RunFolder):
     """A run folder that all processes share: the first one logs, each saves its own shards, without waiting for the
-    disk. A state counts once every process has written its part; the one before is kept until then.
+    disk. A state counts once every process has written its part; the one before is kept until then. Where a process
+    fails the last save is left pending: ``finish`` meets the others, who may wait elsewhere.
 
     state: makes the tensors to load into (``Learner.state``).
     """
@@ -161,7 +186,7 @@ class ShardedFolder(RunFolder):
         self._pending: tuple[object, str, dict] | None = None
         if not crew.rank:
             super().__init__(path, config, may_differ)
-        crew.agree(0.0)
+        crew.meet()
         self.path = Path(path)
         self._writers = dist.new_group(backend="gloo")  # its own: saving must not cut into the training's exchanges
 
@@ -179,11 +204,15 @@ class ShardedFolder(RunFolder):
         self._pending = future, name, {"folder": name, "position": state["position"], "plain": plain}
 
     def finish(self) -> None:
-        """Wait until the last save is whole, in every process, and drop the ones before."""
+        """Wait until the last save is whole, in every process, and drop the ones before. Raises CheckpointError if it
+        could not be written."""
         if self._pending is None:
             return
         (future, name, note), self._pending = self._pending, None
-        future.result()
+        try:
+            future.result()
+        except CheckpointException as error:  # derives from BaseException
+            raise CheckpointError(f"{self.path / SHARDS / name} could not be written: {_told(error)}") from error
         self._crew.agree(0.0)
         if not self._crew.rank:
             write_atomic(self.path / NEWEST, lambda temporary: temporary.write_text(json.dumps(note)))
@@ -200,8 +229,11 @@ class ShardedFolder(RunFolder):
         tensors, _ = split_state(self._state())
         try:
             dcp.load(tensors, checkpoint_id=str(self.path / SHARDS / note["folder"]))
-        except Exception as error:  # whatever the library's readers raise
-            raise CheckpointError(f"{self.path / SHARDS / note['folder']} cannot be read: {error}") from error
+        except (Exception, CheckpointException) as error:  # the latter derives from BaseException
+            raise CheckpointError(
+                f"{self.path / SHARDS / note['folder']} cannot be read: {_told(error)}; restore it, or delete {file} "
+                "to begin this run anew"
+            ) from error
         return {"learner": {**tensors, **note["plain"]}, "position": note["position"]}
 
     def log(self, record: dict) -> None:
@@ -212,6 +244,14 @@ class ShardedFolder(RunFolder):
         if not self._crew.rank:
             super().drop_log_after(step)
         self._crew.agree(0.0)
+
+
+def _told(error: BaseException) -> str:
+    """In a line: torch's own message has the traceback of every process."""
+    failures = getattr(error, "failures", None)
+    if not failures:
+        return str(error)
+    return "; ".join(f"process {rank}: {failure[0]}" for rank, failure in sorted(failures.items()))
 
 
 TENSORS = ("model", "optimizer", "average")

@@ -11,6 +11,7 @@ from cosmos_robot.errors import ContractError, InputError
 from cosmos_robot.latent_frames.layout import VALUE, layout_of
 from cosmos_robot.latent_frames.objective import Targets
 from cosmos_robot.training.mixing import JOINT_SHARE
+from cosmos_robot.training.settings import check_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,9 @@ class FrameAugmentation:
     latent_noise: float = 0.05
     state_noise: float = 0.05
     variants: int = 0
+
+    def __post_init__(self) -> None:
+        check_settings(self, "frame augmentation", not_negative=("latent_noise", "state_noise", "variants"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +85,16 @@ class FrameTraining:
     progress: bool = True
 
     def __post_init__(self) -> None:
+        check_settings(
+            self,
+            "frame training",
+            positive=("patch", "lr", "clip", "threads", "validate_steps"),
+            not_negative=(
+                "warmup", "future_weight", "value_weight", "vector_weight", "pointing_weight", "offset_weight",
+                "hidden_at", "seed", "weight_decay", "save_seconds",
+            ),
+            shares=("final_lr", "demo_share", "success_share"),
+        )  # fmt: skip
         if not self.demos:
             raise InputError("frame training: no demonstrations; name at least one dataset in demos")
         if self.steps < 1 or self.batch < 1 or not 0 <= self.ema < 1 or not 0 <= self.gamma <= 1:

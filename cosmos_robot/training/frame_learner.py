@@ -58,7 +58,7 @@ class FrameLearner:
             (total / self.config.batch).backward()
             losses |= parts
         self._work.hand_over()
-        losses["norm"] = optimiser_step(self._optimizer, rate, self.config.clip)
+        losses["norm"] = optimiser_step(self._optimizer, rate, self.config.clip, step, losses)
         self.average.update()
         return losses
 

@@ -25,6 +25,7 @@ from cosmos_robot.training.frame_batches import FrameBatches
 from cosmos_robot.training.frame_config import FrameTraining
 from cosmos_robot.training.frame_learner import FrameLearner
 from cosmos_robot.training.frame_rows import FrameSource, join_frames
+from cosmos_robot.training.ingredients import ingredients, start_weights
 from cosmos_robot.training.latents import Alter, latent_cache
 from cosmos_robot.training.loop import Cycle, Pace, run
 from cosmos_robot.training.session import Budget, RunFolder
@@ -39,14 +40,18 @@ def train_frames(
     """Train, or resume, and return the exported checkpoint folder ``config.out/export``.
 
     sources: the data, if they are not to be read from ``config.demos`` and ``config.rollouts``. share_with: name of the
-    folder that will lie beside the export and holds its autoencoder and tokenizer, see ``save_checkpoint``. Raises
-    Interrupted on Ctrl-C, CheckpointError while another process trains there.
+    folder that will lie beside the export and holds its autoencoder and tokenizer, see ``save_checkpoint``. Raises as
+    ``model_trainer.train_model`` does.
     """
     with owned(config.out, f"training into {config.out}"):
         torch.set_num_threads(config.threads)
-        folder = RunFolder(config.out, plain(config), _MAY_DIFFER)
         start = load_checkpoint(config.start, dtype=torch.float32)
         contract = begun_contract(config, start)
+        if sources is None:
+            sources = stored_sources(config, start, contract)
+        weights = start_weights(start.transformer, start.vae)
+        made_from = ingredients({"demos and rollouts": map(_fingerprint, sources)}, weights)
+        folder = RunFolder(config.out, plain(config) | made_from, _MAY_DIFFER)
         batches = frame_batches(config, start, contract, sources)
         learner = FrameLearner(with_patch(start.transformer, config.patch, config.seed), batches, config)
         cycle = Cycle("joint", Budget(None, config.steps), config.lr, config.warmup, config.final_lr)
@@ -65,14 +70,23 @@ def frame_batches(
 ) -> FrameBatches:
     """The training rows of a run, encoded by the autoencoder of ``start``."""
     if sources is None:
-        folders = [(path, False) for path in config.demos] + [(path, True) for path in config.rollouts]
-        sources = [s for folder, rollouts in folders for s in _sources(config, contract, start, folder, rollouts)]
+        sources = stored_sources(config, start, contract)
     rows = join_frames(contract, sources, config.gamma, config.hand_field)
     spec = contract.model.prompt
     texts = map(Prompts(contract).text, rows.instructions)
     prompts = [prompt_tokens(start.tokenizer, text, spec.system_prompt) for text in texts]
     factors = {"future": config.future_weight, "value": config.value_weight}
     return FrameBatches(rows, prompts, contract, config.targets, factors)
+
+
+def stored_sources(config: FrameTraining, start: Checkpoint, contract: Contract) -> list[FrameSource]:
+    """The data of ``config.demos`` and ``config.rollouts``, encoded by the autoencoder of ``start``."""
+    folders = [(path, False) for path in config.demos] + [(path, True) for path in config.rollouts]
+    return [s for folder, rollouts in folders for s in _sources(config, contract, start, folder, rollouts)]
+
+
+def _fingerprint(source: FrameSource) -> str:
+    return f"{source.cache.key} {source.stride} {source.outcomes} {source.variant}"
 
 
 def _sources(

@@ -20,7 +20,7 @@ def vae_fingerprint(vae: AutoencoderKLWan) -> str:
     for name, tensor in sorted(vae.state_dict().items()):
         if name.startswith(("encoder", "quant_conv")):
             digest.update(name.encode())
-            digest.update(tensor.detach().float().contiguous().numpy())
+            digest.update(tensor.detach().float().cpu().contiguous().numpy())
     digest.update(repr((list(vae.config.latents_mean), list(vae.config.latents_std))).encode())
     return digest.hexdigest()
 
@@ -52,7 +52,7 @@ def latent_cache(
             canvases = np.array(frames.canvases[start : start + batch])
             if alter is not None:
                 canvases = alter(canvases, np.arange(start, start + len(canvases)))
-            out[start : start + batch] = encode_first_frame(vae, canvases)[:, :, 0].numpy()
+            out[start : start + batch] = encode_first_frame(vae, canvases)[:, :, 0].cpu().numpy()
         out.flush()
         part.rename(path)
     return np.load(path, mmap_mode="r")
@@ -60,4 +60,5 @@ def latent_cache(
 
 def black_latents(vae: AutoencoderKLWan, height: int, width: int) -> NDArray[np.float16]:
     """(C, h, w) of the black canvas that a blind policy reads."""
-    return encode_first_frame(vae, np.zeros((1, height, width, 3), np.uint8))[0, :, 0].numpy().astype(np.float16)
+    black = encode_first_frame(vae, np.zeros((1, height, width, 3), np.uint8))[0, :, 0]
+    return black.cpu().numpy().astype(np.float16)

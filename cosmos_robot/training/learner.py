@@ -64,9 +64,10 @@ class PolicyLearner:
         weights |= {"pointing": stage.pointing_weight, "offset": stage.offset_weight}
         sum(weights[name] * loss for name, loss in losses.items() if weights[name]).backward()
         self._work.hand_over()
-        norm = optimiser_step(self._optimizer, rate, self.config.clip)
+        found = {name: float(loss.detach()) for name, loss in losses.items()}
+        norm = optimiser_step(self._optimizer, rate, self.config.clip, step, found)
         self.average.update()
-        return {name: float(loss.detach()) for name, loss in losses.items()} | {"norm": norm}
+        return found | {"norm": norm}
 
     def _draw(self, cycle: int, generator: torch.Generator) -> NDArray[np.int64]:
         """A batch of row numbers, each drawn with its probability in this cycle."""

@@ -3,6 +3,7 @@ learner's."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from cosmos_robot.errors import InputError
 from cosmos_robot.training.optimise import learning_rate
 from cosmos_robot.training.session import Budget, Every, RunFolder, interrupted, progress_bar, stop_on_interrupt
 
+LOG = logging.getLogger(__name__)
 LOG_EVERY = 20
 Schedule = Literal["cosine", "linear"]
 
@@ -70,11 +72,18 @@ class _Position:
 def run(learner: Learner, folder: RunFolder, cycles: Sequence[Cycle], pace: Pace) -> None:
     """Train from the folder's saved state (or the beginning) to the end of the last cycle.
 
-    Raises Interrupted after the first Ctrl-C, with everything saved.
+    Raises Interrupted after the first Ctrl-C, with everything saved. Warns of a cycle that ends within its warm-up.
     """
     at = _resume(learner, folder, cycles)
     if at.done:
         return
+    for cycle in cycles:
+        steps = cycle.budget.steps
+        if steps is not None and cycle.warmup >= steps:
+            LOG.warning(
+                "%s: warmup is %d steps and the whole cycle %d, so the rate never reaches lr %g; lower warmup or raise "
+                "steps", cycle.name, cycle.warmup, steps, cycle.lr,
+            )  # fmt: skip
     with stop_on_interrupt() as stop, progress_bar("training", pace.progress) as show:
         for number in range(at.cycle, len(cycles)):
             if number != at.cycle:

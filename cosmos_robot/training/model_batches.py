@@ -18,7 +18,7 @@ from cosmos_robot.backbone.cosmos3.text import prompt_tokens
 from cosmos_robot.contract import Contract
 from cosmos_robot.images import image_size, latent_content
 from cosmos_robot.prompts import Prompts
-from cosmos_robot.training.clips import Clips, EncodedEpisode
+from cosmos_robot.training.clips import Clips, EncodedEpisode, commands_of
 from cosmos_robot.training.flow import FlowBatch, FlowNoise
 from cosmos_robot.training.model_config import PostTraining
 from cosmos_robot.training.objective import Draws, noise_levels
@@ -99,7 +99,7 @@ class StreamSamples:
         flow = FlowBatch(
             latents=latents,
             state=self._gathered(episodes, draws, "state") if self.contract.model.state_row else None,
-            actions=self._gathered(episodes, draws, "actions"),
+            actions=self._gathered(episodes, draws, commands_of(key.mode)),
             valid=self._gathered(episodes, draws, "valid"),
             text_index=torch.tensor([prompts.index(self.prompt(draw)) for draw in draws]),
             domain_id=self.contract.model.domain_id,
@@ -122,7 +122,7 @@ class StreamSamples:
 
     def _noise(self, draws: Sequence[Draw], plan: TokenPlan, flow: FlowBatch) -> tuple[FlowNoise, list]:
         """Each sample's own generator draws commands, then video, then what disturbs its inputs."""
-        generators = [torch.Generator().manual_seed(_seed(draw)) for draw in draws]
+        generators = [torch.Generator().manual_seed(seed_of(*draw.seed)) for draw in draws]
 
         def normal(like: Tensor) -> Tensor:
             return torch.stack([torch.randn(like.shape[1:], generator=g) for g in generators])
@@ -160,5 +160,6 @@ def on_device(batch: ModelBatch, device: torch.device) -> ModelBatch:
     return ModelBatch(batch.plan, flow, FlowNoise(**moved(batch.noise)), batch.prompts)
 
 
-def _seed(draw: Draw) -> int:
-    return int(np.random.SeedSequence(draw.seed).generate_state(1, np.uint64)[0] >> 1)
+def seed_of(*parts: int) -> int:
+    """A seed for torch's generators."""
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> 1)

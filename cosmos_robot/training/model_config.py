@@ -17,6 +17,7 @@ from cosmos_robot.errors import InputError
 from cosmos_robot.images.canvas import model_size
 from cosmos_robot.images.tiers import auto_tier
 from cosmos_robot.training.loop import Schedule
+from cosmos_robot.training.settings import check_settings
 
 if TYPE_CHECKING:
     from cosmos_robot.backbone.cosmos3.lora import LoraSpec
@@ -38,8 +39,8 @@ class Stream:
     modes: how often a sample is drawn as each; they need not sum to 1. ``JOINT`` is the report's.
     datasets: folders, read where ``train_model`` is given no episodes for this stream.
     weight: how often a batch comes from this stream rather than another.
-    stride: control steps from one row of an episode to the next (1 for plain recordings). Pictures of a video stand
-    ``contract.model.actions_per_frame`` control steps apart, so that must be a whole number of rows.
+    stride: control steps from one row of an episode to the next (1 for plain recordings), as it was recorded. Pictures
+    of a video stand ``contract.model.actions_per_frame`` control steps apart, so that must be a whole number of rows.
     every: a sample begins at every so-manieth row. Each sample of a mode with video is encoded by itself, causally from
     its first picture on, as it is when the model is run.
     """
@@ -76,7 +77,8 @@ class Stream:
 
 @dataclass(frozen=True, kw_only=True)
 class PostTraining:
-    """How weights are moved. The defaults are published ones.
+    """How weights are moved. The defaults are published ones; docs/post-training.md lists where they are not. Raises
+    InputError for a word that is none of those declared, and a number out of range.
 
     lr: peak. head_factor: times that for action heads and their embedding. schedule, warmup, final_lr: as in
     ``loop.Cycle``; the reference decays linearly.
@@ -113,10 +115,19 @@ class PostTraining:
     state_noise: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.lr <= 0 or self.head_factor <= 0 or not 0 <= self.caption_dropout < 1 or self.clip <= 0:
+        check_settings(
+            self,
+            "post-training",
+            positive=("lr", "head_factor", "eps", "clip", "ema_rate", "shift"),
+            not_negative=(
+                "warmup", "weight_decay", "video_weight", "action_weight", "latent_noise", "state_noise",
+            ),
+            shares=("final_lr", "betas", "caption_dropout"),
+        )  # fmt: skip
+        if max(self.caption_dropout, *self.betas) >= 1:
             raise InputError(
-                f"post-training: lr {self.lr}, head_factor {self.head_factor}, caption_dropout "
-                f"{self.caption_dropout}, clip {self.clip}"
+                f"post-training: caption_dropout is {self.caption_dropout} and betas are {self.betas}; expected each "
+                "below 1"
             )
 
     def time_shift(self, contract: Contract) -> float:
@@ -140,6 +151,9 @@ class Sharding:
     """
 
     replicas: int = 1
+
+    def __post_init__(self) -> None:
+        check_settings(self, "sharding", positive=("replicas",))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +207,13 @@ class ModelTraining:
     progress: bool = True
 
     def __post_init__(self) -> None:
+        check_settings(
+            self,
+            "training",
+            positive=("threads", "validation_samples", "validate_steps"),
+            not_negative=("seed", "state_scale_floor", "action_scale_floor", "save_seconds", "validate_seconds"),
+            elsewhere=("LoraSpec",),
+        )
         if not self.streams or len({s.name for s in self.streams}) != len(self.streams):
             raise InputError(
                 f"training: streams {[s.name for s in self.streams]}; expected some, each with its own name"

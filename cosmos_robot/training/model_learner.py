@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isfinite
 
 import torch
 from diffusers import Cosmos3OmniTransformer
@@ -12,9 +13,9 @@ from torch import Tensor
 
 from cosmos_robot.backbone.cosmos3.runtime import TextCache, encode_text
 from cosmos_robot.backbone.cosmos3.text_cache import TextStore
-from cosmos_robot.training.crew import Crew, Root, load_sharded_state, sharded_state
+from cosmos_robot.training.crew import Crew, Root, begin_optimizer, load_sharded_state, sharded_state
 from cosmos_robot.training.flow import sample_flow_losses
-from cosmos_robot.training.model_batches import ModelBatch, PlanKey, Prompt, StreamSamples, on_device
+from cosmos_robot.training.model_batches import ModelBatch, PlanKey, Prompt, StreamSamples, on_device, seed_of
 from cosmos_robot.training.model_config import ModelTraining
 from cosmos_robot.training.objective import power_decay, power_exponent
 from cosmos_robot.training.optimise import TrainedAverage, WorkingCopy
@@ -25,6 +26,7 @@ from cosmos_robot.training.parameters import is_generator, optimizer
 KEEP_FLOAT32 = ("transformer.time_embedder",)
 TEXT_BYTES = 2**30
 LOSSES = ("action", "video")
+_DROPOUT = 0xD20  # tells its seeds from those of samples
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ class ModelLearner:
         copied = torch.float32 if crew.sharded else dtype
         self._work = WorkingCopy(self.root, copied, KEEP_FLOAT32)
         self.optimizer = optimizer(self.root, config.recipe)
+        if crew.sharded:
+            begin_optimizer(self.optimizer)
         rate = config.recipe.ema_rate
         exponent = None if rate is None else power_exponent(rate)
         self.average = TrainedAverage(self.root, None if exponent is None else lambda n: power_decay(exponent, n))
@@ -76,21 +80,45 @@ class ModelLearner:
         packs = self.order.step(step)
         count = sum(len(pack) for pack in packs)
         sums = {name: [0.0, 0.0] for name in self._names}
+        wrong: list[str] = []
         self._work.refresh()
-        for each in self._passes(packs):
-            draws = each.mine or (each.stand_in,)
-            batch = self.streams[each.key.stream].batch(draws, each.prompts)
-            losses = self._losses(on_device(batch, self.crew.device))
-            total = sum(self._weights[name] * loss.sum() for name, loss in losses.items())
-            # The mean over the samples of all processes, whose gradients are added up.
-            (total * (bool(each.mine) / count)).backward()
-            for name, loss in losses.items() if each.mine else ():
-                tally = sums[f"{each.key.mode}_{name}"]
-                tally[0], tally[1] = tally[0] + float(loss.detach().sum()), tally[1] + len(draws)
+        with self._seeded(step):
+            for each in self._passes(packs):
+                losses = self._pass(each, count)
+                for name, values in losses.items() if each.mine else ():
+                    tally = sums[f"{each.key.mode}_{name}"]
+                    tally[0], tally[1] = tally[0] + sum(values), tally[1] + len(values)
+                    wrong += self._not_finite(each, name, values)
         self._work.hand_over()
-        norm = optimiser_step(self.optimizer, rate, self.config.recipe.clip)
+        found = {name: total for name, (total, _) in sums.items()}
+        norm = optimiser_step(self.optimizer, rate, self.config.recipe.clip, step, found, "; ".join(wrong))
         self.average.update()
         return self._means(sums, count) | {"norm": norm}
+
+    def _pass(self, each: Pass, count: int) -> dict[str, list[float]]:
+        """Forward and backward; the losses of each sample. count: samples of the step, of all processes."""
+        batch = self.streams[each.key.stream].batch(each.mine or (each.stand_in,), each.prompts)
+        losses = self._losses(on_device(batch, self.crew.device))
+        total = sum(self._weights[name] * loss.sum() for name, loss in losses.items())
+        # The mean over the samples of all processes, whose gradients are added up.
+        (total * (bool(each.mine) / count)).backward()
+        return {name: loss.detach().tolist() for name, loss in losses.items()}
+
+    def _not_finite(self, each: Pass, name: str, values: Sequence[float]) -> list[str]:
+        bad = [draw for draw, value in zip(each.mine, values, strict=True) if not isfinite(value)]
+        if not bad:
+            return []
+        stream = self.config.streams[each.key.stream].name
+        places = ", ".join(f"episode {draw.episode} sample {draw.row}" for draw in bad)
+        return [f"mode {each.key.mode}, {name}, stream {stream!r}: {places}"]
+
+    @contextmanager
+    def _seeded(self, step: int) -> Iterator[None]:
+        """What draws from torch's own generators (dropout) follows from the step, and leaves them as they were."""
+        devices = [] if self.crew.device.type == "cpu" else [self.crew.device]
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(seed_of(self.config.seed, _DROPOUT, step, self.crew.rank))
+            yield
 
     def _passes(self, packs: Sequence[Sequence[Draw]]) -> Iterator[Pass]:
         """The passes that any process has, in one order for all."""

@@ -15,13 +15,14 @@ from diffusers import AutoencoderKLWan, Cosmos3OmniTransformer
 from cosmos_robot.backbone.cosmos3.load import Checkpoint, check_contract, load_checkpoint, save_checkpoint
 from cosmos_robot.backbone.cosmos3.tiny import initialise
 from cosmos_robot.contract import CONTRACT_FILE, Contract, read_contract
-from cosmos_robot.errors import InputError
+from cosmos_robot.errors import InputError, Interrupted
 from cosmos_robot.ownership import owned
 from cosmos_robot.training.cache import EpisodeSource, StoredEpisodes
 from cosmos_robot.training.clips import Clips, ClipStore, clip_store, fitted_contract
 from cosmos_robot.training.config import plain
 from cosmos_robot.training.crew import Crew, ShardedCrew, ShardedFolder
 from cosmos_robot.training.curves import draw_curves
+from cosmos_robot.training.ingredients import ingredients, start_weights
 from cosmos_robot.training.loop import Cycle, Pace, run
 from cosmos_robot.training.model_batches import StreamSamples
 from cosmos_robot.training.model_config import ModelTraining, Stream
@@ -29,7 +30,7 @@ from cosmos_robot.training.model_learner import ModelLearner
 from cosmos_robot.training.model_validation import ModelValidation
 from cosmos_robot.training.order import EpisodeOrder, Packing, StepOrder, StreamOrder
 from cosmos_robot.training.parameters import cast_frozen, choose_trained, reinitialise_heads
-from cosmos_robot.training.session import Budget, RunFolder
+from cosmos_robot.training.session import CONFIG_FILE, Budget, RunFolder, require_same_run
 from cosmos_robot.training.trackers import trackers
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def train_model(
 
     sources: for each stream by name, its episodes, if they are not to be read from its ``datasets``.
     closed_loop: measures to log at each validation besides the held-out losses and errors.
-    Raises Interrupted on Ctrl-C (run again to go on), CheckpointError while another process trains there.
+    Raises Interrupted on Ctrl-C (run again to go on), CheckpointError while another process trains there or where a run
+    of other settings, data or start lies there, TrainingError where losses or gradients are not finite.
     """
     torch.set_num_threads(config.threads)
     crew = Crew(config.device) if config.sharding is None else ShardedCrew(config.sharding, config.device)
@@ -67,9 +69,14 @@ def train_model(
 
 def _train(config: ModelTraining, sources, closed_loop: ClosedLoop | None, crew: Crew) -> Path:
     start = load_checkpoint(config.start, dtype=torch.float32, contract=config.streams[0].contract)
+    given = [_given(stream, sources) for stream in config.streams]
+    settings = plain(config)
+    if not crew.rank:
+        settings |= _ingredients(config, given, start)
+        require_same_run(config.out, settings, _MAY_DIFFER)
     start.vae.to(crew.device)
     with _first_alone(crew):
-        stores = [_stores(stream, sources, start.vae, config) for stream in config.streams]
+        stores = [_stores(*pair, start.vae, config) for pair in zip(config.streams, given, strict=True)]
     contracts = _contracts(config, stores, crew)
     transformer = _transformer(config, start, contracts)
     adapted = _adapted(transformer, config)
@@ -84,7 +91,12 @@ def _train(config: ModelTraining, sources, closed_loop: ClosedLoop | None, crew:
     learner = _Learner(transformer, streams, _order(config, streams, crew), config, crew)
     parts = _Parts(start, contracts[0], learner, crew, adapted, config)
     learner.measure = _measure(config, streams, parts, closed_loop)
-    folder = _folder(config, learner, crew)
+    folder = _folder(config, settings, learner, crew)
+    _run(config, learner, folder, crew)
+    return _export(config, parts, folder)
+
+
+def _run(config: ModelTraining, learner: ModelLearner, folder: RunFolder, crew: Crew) -> None:
     cycle = Cycle(
         "training", Budget(config.minutes, config.steps), config.recipe.lr, config.recipe.warmup,
         config.recipe.final_lr, config.recipe.schedule,
@@ -93,10 +105,10 @@ def _train(config: ModelTraining, sources, closed_loop: ClosedLoop | None, crew:
                 config.progress and not crew.rank, crew.agree)  # fmt: skip
     try:
         run(learner, folder, [cycle], pace)
-    finally:
-        if isinstance(folder, ShardedFolder):
-            folder.finish()
-    return _export(config, parts, folder)
+    except Interrupted:  # in all processes; after another error the others would not come to finish with this one
+        folder.finish()
+        raise
+    folder.finish()
 
 
 class _Learner(ModelLearner):
@@ -146,20 +158,36 @@ def _measure(config: ModelTraining, streams: Sequence[StreamSamples], parts: _Pa
             measures = validation(root, learner.texts)
             whole = parts.whole() if parts.crew.sharded else (root.transformer, None)
             if closed_loop is not None and whole is not None:
-                now = Checkpoint(config.out.name, config.out, whole[0].eval(), start.vae, start.tokenizer,
+                driven = whole[0].to(parts.crew.device).eval()
+                now = Checkpoint(config.out.name, config.out, driven, start.vae, start.tokenizer,
                                  start.scheduler_config, parts.contract)  # fmt: skip
                 measures |= {f"closed_loop_{name}": float(value) for name, value in closed_loop(now).items()}
+            parts.crew.meet()
         return measures
 
     return measure
 
 
-def _stores(stream: Stream, sources, vae: AutoencoderKLWan, config: ModelTraining) -> list[ClipStore]:
+def _given(stream: Stream, sources) -> Sequence[EpisodeSource]:
     given = (sources or {}).get(stream.name)
     if given is None:
         given = [StoredEpisodes(path, stream.contract) for path in stream.datasets]
     if not given:
         raise InputError(f"stream {stream.name!r}: neither datasets nor episodes")
+    return given
+
+
+def _ingredients(config: ModelTraining, given: Sequence[Sequence[EpisodeSource]], start: Checkpoint) -> dict:
+    data = {
+        f"stream {stream.name!r}": [source.fingerprint for source in sources]
+        for stream, sources in zip(config.streams, given, strict=True)
+    }
+    return ingredients(data, start_weights(start.transformer, start.vae))
+
+
+def _stores(
+    stream: Stream, given: Sequence[EpisodeSource], vae: AutoencoderKLWan, config: ModelTraining
+) -> list[ClipStore]:
     return [clip_store(source, stream, vae, config.cache, config.progress) for source in given]
 
 
@@ -167,23 +195,24 @@ def _stores(stream: Stream, sources, vae: AutoencoderKLWan, config: ModelTrainin
 def _first_alone(crew: Crew) -> Iterator[None]:
     """The first process builds what the others then find."""
     if crew.rank:
-        crew.agree(0.0)
+        crew.meet()
     yield
     if not crew.rank:
-        crew.agree(0.0)
+        crew.meet()
 
 
 def _contracts(config: ModelTraining, stores: Sequence[list[ClipStore]], crew: Crew) -> list[Contract]:
     """Those that the run keeps if it has been here before, else made from the data; the exported one written last."""
     files = [config.out / CONTRACTS / f"{stream.name}.json" for stream in config.streams]
-    if not (config.out / CONTRACT_FILE).exists():
+    # Without a config the run never began, so contracts may be of an earlier try with other data.
+    if not (config.out / CONTRACT_FILE).exists() or not (config.out / CONFIG_FILE).exists():
         made = [_fitted(stream, of, config) for stream, of in zip(config.streams, stores, strict=True)]
         if not crew.rank:
             (config.out / CONTRACTS).mkdir(parents=True, exist_ok=True)
             for file, contract in zip(files, made, strict=True):
                 file.write_text(contract.model_dump_json(indent=2))
             made[0].save(config.out)
-    crew.agree(0.0)
+    crew.meet()
     return [read_contract(file) for file in files]
 
 
@@ -233,8 +262,7 @@ def _order(config: ModelTraining, streams: Sequence[StreamSamples], crew: Crew) 
     )  # fmt: skip
 
 
-def _folder(config: ModelTraining, learner: ModelLearner, crew: Crew) -> RunFolder:
-    settings = plain(config)
+def _folder(config: ModelTraining, settings: dict, learner: ModelLearner, crew: Crew) -> RunFolder:
     if crew.sharded:
         folder: RunFolder = ShardedFolder(config.out, settings, _MAY_DIFFER, crew, learner.state)
     else:
@@ -261,5 +289,5 @@ def _export(config: ModelTraining, parts: _Parts, folder: RunFolder) -> Path:
             contract=parts.contract, overwrite=True,
         )  # fmt: skip
         draw_curves(folder)
-    parts.crew.agree(0.0)
+    parts.crew.meet()
     return target

@@ -12,6 +12,7 @@ from cosmos_robot.actions.codec import Codec
 from cosmos_robot.backbone.cosmos3.layout import PlanMode
 from cosmos_robot.backbone.cosmos3.runtime import TextCache, join_rows
 from cosmos_robot.backbone.cosmos3.sampler import Given, Sample, draw_noise, sample
+from cosmos_robot.training.clips import commands_of
 from cosmos_robot.training.crew import Root
 from cosmos_robot.training.model_batches import ModelBatch, Prompt, StreamSamples, on_device
 from cosmos_robot.training.model_learner import run_losses
@@ -102,7 +103,8 @@ def _errors(stream: StreamSamples, draws: Sequence[Draw], batch: ModelBatch, fou
     if found.action is not None:
         raws = [(stream.clips.raw(draw.episode), draw.row) for draw in draws]
         states = np.stack([raw.state[row] for raw, row in raws])
-        truth, valid = (np.stack([getattr(raw, n)[row] for raw, row in raws]) for n in ("actions", "valid"))
+        commands = commands_of(draws[0].mode)
+        truth, valid = (np.stack([getattr(raw, n)[row] for raw, row in raws]) for n in (commands, "valid"))
         robot = stream.contract.robot
         was_open = True if robot.gripper and robot.gripper.hysteresis else None
         codec, rows = Codec(stream.contract), found.action.float().cpu().numpy()

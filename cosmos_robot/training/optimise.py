@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+
+from cosmos_robot.errors import TrainingError
 
 
 class WorkingCopy:
@@ -127,17 +129,43 @@ def learning_rate(
     return peak * (final + (1 - final) * left) * min(1.0, (step + 1) / max(warmup, 1))
 
 
-def step(optimizer: torch.optim.Optimizer, rate: float, clip: float) -> float:
+def step(
+    optimizer: torch.optim.Optimizer,
+    rate: float,
+    clip: float,
+    number: int,
+    losses: Mapping[str, float],
+    where: str = "",
+) -> float:
     """Clip to the global norm, update, forget the gradients; returns the norm before clipping. A group learns at
-    ``rate`` times its ``factor``, if it has one."""
+    ``rate`` times its ``factor``, if it has one.
+
+    number, losses, where: of this step, for the message; ``where`` says in words which samples were wrong. Raises
+    TrainingError, with nothing updated, where a loss or the norm is not finite; the norm of sharded weights is that of
+    all processes, so all of them raise.
+    """
     parameters: list[Tensor] = []
     for group in optimizer.param_groups:
         group["lr"] = rate * group.get("factor", 1.0)
         parameters += [p for p in group["params"] if p.grad is not None]
-    norm = torch.nn.utils.clip_grad_norm_(parameters, clip, foreach=True)
+    clipped = torch.nn.utils.clip_grad_norm_(parameters, clip, foreach=True)
+    norm = float(clipped.full_tensor() if hasattr(clipped, "full_tensor") else clipped)
+    _require_finite(number, losses, norm, where)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+    return norm
+
+
+def _require_finite(number: int, losses: Mapping[str, float], norm: float, where: str) -> None:
+    bad = [name for name, value in losses.items() if not math.isfinite(value)]
+    if not bad and math.isfinite(norm):
+        return
+    what = f"loss {', '.join(bad)}" if bad else "gradient (its losses are finite here)"
+    raise TrainingError(
+        f"training step {number}: the {what} is not finite, the gradient's norm is {norm}"
+        f"{f'; {where}' if where else ''}. Nothing was updated and the last saved state is whole; check those "
+        "recordings (cosmos-robot data lint), or train with a lower lr or in float32"
+    )
 
 
 def training_state(model: nn.Module, average: Average, optimizer: torch.optim.Optimizer) -> dict:

@@ -21,6 +21,8 @@ from cosmos_robot.errors import CheckpointError, Interrupted
 STATE_FILE = "state.pt"
 LOG_FILE = "log.jsonl"
 CONFIG_FILE = "config.json"
+MADE_FROM = "made_from"
+"""In the config: fingerprints of data and weights by name, see ``ingredients``."""
 
 
 @dataclass(frozen=True)
@@ -41,24 +43,21 @@ class RunFolder:
     observers: called with each record that is logged."""
 
     def __init__(self, path: Path, config: dict, may_differ: tuple[str, ...]):
-        """Raises CheckpointError if the folder holds a run of another config (fields in ``may_differ`` aside)."""
+        """Raises CheckpointError as ``require_same_run`` does."""
         self.path = Path(path)
+        require_same_run(self.path, config, may_differ)
         self.path.mkdir(parents=True, exist_ok=True)
-        file = self.path / CONFIG_FILE
-        if file.exists():
-            old = json.loads(file.read_text())
-            changed = [k for k in sorted({*old, *config} - {*may_differ}) if old.get(k) != config.get(k)]
-            if changed:
-                raise CheckpointError(
-                    f"{self.path} holds a run whose {', '.join(changed)} differ; resume it with the same settings or "
-                    "choose another folder"
-                )
-        write_atomic(file, lambda temporary: temporary.write_text(json.dumps(config, indent=2) + "\n"))
+        write_atomic(
+            self.path / CONFIG_FILE, lambda temporary: temporary.write_text(json.dumps(config, indent=2) + "\n")
+        )
         self.observers: list[Callable[[dict], None]] = []
 
     def save_state(self, state: dict) -> None:
         """Replace the saved state in one move."""
         write_atomic(self.path / STATE_FILE, lambda temporary: torch.save(state, temporary))
+
+    def finish(self) -> None:
+        """Wait until what was saved is on disk. For a run that ended or was interrupted, not for one that failed."""
 
     def load_state(self) -> dict | None:
         """The newest saved state, None if there is none yet. Raises CheckpointError if its file is damaged."""
@@ -88,6 +87,29 @@ class RunFolder:
         """Forget what was logged after the saved step: those steps will be taken again."""
         kept = "".join(json.dumps(r) + "\n" for r in self.read_log() if r["step"] <= step)
         write_atomic(self.path / LOG_FILE, lambda temporary: temporary.write_text(kept))
+
+
+def require_same_run(path: Path, config: dict, may_differ: tuple[str, ...]) -> None:
+    """Raise CheckpointError if ``path`` holds a run of another config (fields in ``may_differ`` aside) or one made from
+    other data or weights (``ingredients``), naming what differs."""
+    file = path / CONFIG_FILE
+    if not file.exists():
+        return
+    old = json.loads(file.read_text())
+    changed = [k for k in sorted({*old, *config} - {*may_differ, MADE_FROM}) if old.get(k) != config.get(k)]
+    if not changed and MADE_FROM in config and MADE_FROM not in old:
+        raise CheckpointError(
+            f"{path} holds a run of an older version, which did not note what data and weights it was made from, so it "
+            "cannot be resumed safely; choose another folder"
+        )
+    before, now = old.get(MADE_FROM, {}), config.get(MADE_FROM, {})
+    if before:
+        changed += [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    if changed:
+        raise CheckpointError(
+            f"{path} holds a run whose {', '.join(changed)} differ; resume it with the same settings, data and start, "
+            "or choose another folder"
+        )
 
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> None:

@@ -28,6 +28,7 @@ from cosmos_robot.ownership import owned
 from cosmos_robot.training.cache import CELL, EpisodeSource, FrameCache, StoredEpisodes, frame_cache
 from cosmos_robot.training.config import TokenizerTraining, plain
 from cosmos_robot.training.curves import draw_curves
+from cosmos_robot.training.ingredients import autoencoder_fingerprint, ingredients
 from cosmos_robot.training.loop import Cycle, Pace, run
 from cosmos_robot.training.object_head import ObjectHead, cell_loss, object_losses, object_scores, object_targets
 from cosmos_robot.training.optimise import WorkingCopy, adamw
@@ -45,8 +46,8 @@ def train_tokenizer(config: TokenizerTraining, sources: Sequence[EpisodeSource] 
     """Train, or resume, and return ``config.out``, in which ``vae/`` holds the autoencoder with its latent statistics,
     beside the log, curves and a picture of held-out canvases and their reconstructions.
 
-    sources: the episodes, if they are not to be read from ``config.datasets``. Raises Interrupted on Ctrl-C,
-    CheckpointError while another process trains there.
+    sources: the episodes, if they are not to be read from ``config.datasets``. Raises as ``model_trainer.train_model``
+    does.
     """
     with owned(config.out, f"training into {config.out}"):
         return _train_tokenizer(config, sources)
@@ -56,13 +57,13 @@ def _train_tokenizer(config: TokenizerTraining, sources: Sequence[EpisodeSource]
     torch.set_num_threads(config.threads)
     if sources is None:
         sources = [StoredEpisodes(path, config.contract) for path in config.datasets]
-    folder = RunFolder(config.out, plain(config), _MAY_DIFFER)
+    begun = None if config.start is None else AutoencoderKLWan.from_pretrained(config.start / VAE_FOLDER)
+    weights = {} if begun is None else {"autoencoder": autoencoder_fingerprint(begun)}
+    made_from = ingredients({"datasets": [source.fingerprint for source in sources]}, weights)
+    folder = RunFolder(config.out, plain(config) | made_from, _MAY_DIFFER)
     frames = [frame_cache(source, config.contract, config.cache, config.progress) for source in sources]
     pictures = Pictures(frames)
-    if config.start is None:
-        vae = tiny_vae(config.seed, config.base_dim, config.decoder_base_dim)
-    else:
-        vae = AutoencoderKLWan.from_pretrained(config.start / VAE_FOLDER)
+    vae = tiny_vae(config.seed, config.base_dim, config.decoder_base_dim) if begun is None else begun
     learner = TokenizerLearner(vae, pictures, config)
     budget = Budget(config.minutes, config.steps)
     run(learner, folder, [Cycle("tokenizer", budget, config.lr, config.warmup, 0.02)],
@@ -133,8 +134,8 @@ class TokenizerLearner:
             total = total + config.reconstruction_weight * config.decode_every * losses["pixels"]
         total.backward()
         self._work.hand_over()
-        norm = optimiser_step(self._optimizer, rate, config.clip)
-        return {name: float(value.detach()) for name, value in losses.items()} | {"norm": norm}
+        found = {name: float(value.detach()) for name, value in losses.items()}
+        return found | {"norm": optimiser_step(self._optimizer, rate, config.clip, step, found)}
 
     def _augmented(self, index, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Pixels (B, 3, H, W), shifted and with changed light, and the objects on them, shifted alike."""

@@ -21,6 +21,7 @@ from cosmos_robot.training.batches import BatchMaker
 from cosmos_robot.training.cache import EpisodeSource, FrameCache, StoredEpisodes, frame_cache
 from cosmos_robot.training.config import PolicyTraining, Stage, plain
 from cosmos_robot.training.curves import draw_curves
+from cosmos_robot.training.ingredients import autoencoder_fingerprint, ingredients, tensors_fingerprint
 from cosmos_robot.training.latents import black_latents, latent_cache
 from cosmos_robot.training.learner import PolicyLearner
 from cosmos_robot.training.loop import Cycle, Pace, run
@@ -42,8 +43,8 @@ def train_policy(config: PolicyTraining, sources: Sequence[EpisodeSource] | None
     them the log, curves and the state to resume from. The exported weights are the average. An export that is already
     there is replaced.
 
-    sources: the episodes, if they are not to be read from ``config.datasets``. Raises Interrupted on Ctrl-C,
-    CheckpointError while another process trains there.
+    sources: the episodes, if they are not to be read from ``config.datasets``. Raises as ``model_trainer.train_model``
+    does.
     """
     with owned(config.out, f"training into {config.out}"):
         return _train_policy(config, sources)
@@ -53,10 +54,11 @@ def _train_policy(config: PolicyTraining, sources: Sequence[EpisodeSource] | Non
     torch.set_num_threads(config.threads)
     if sources is None:
         sources = [StoredEpisodes(path, config.contract) for path in config.datasets]
-    folder = RunFolder(config.out, plain(config), _MAY_DIFFER)
-    caches = [frame_cache(source, config.contract, config.cache, config.progress) for source in sources]
-    origin = _origin(config, caches)
     vae = AutoencoderKLWan.from_pretrained(config.tokenizer / VAE_FOLDER)
+    start = None if config.start is None else _load_start(config.start, config.architecture)
+    folder = RunFolder(config.out, plain(config) | _ingredients(sources, vae, start), _MAY_DIFFER)
+    caches = [frame_cache(source, config.contract, config.cache, config.progress) for source in sources]
+    origin = _origin(config, caches, start)
     learner = PolicyLearner(origin.transformer, _batches(config, caches, origin, vae), config)
     if origin.heads is not None:
         learner.adopt_heads(origin.heads)
@@ -68,6 +70,14 @@ def _train_policy(config: PolicyTraining, sources: Sequence[EpisodeSource] | Non
     )  # fmt: skip
     draw_curves(folder)
     return exported
+
+
+def _ingredients(sources: Sequence[EpisodeSource], vae: AutoencoderKLWan, start: Origin | None) -> dict:
+    weights = {"autoencoder": autoencoder_fingerprint(vae)}
+    if start is not None:
+        begun = start.transformer.state_dict() | {f"heads.{n}": value for n, value in (start.heads or {}).items()}
+        weights["start weights"] = tensors_fingerprint(begun)
+    return ingredients({"datasets": [source.fingerprint for source in sources]}, weights)
 
 
 def _batches(config: PolicyTraining, caches: Sequence[FrameCache], origin: Origin, vae: AutoencoderKLWan) -> BatchMaker:
@@ -95,11 +105,10 @@ class Origin:
     heads: dict[str, torch.Tensor] | None
 
 
-def _origin(config: PolicyTraining, caches: Sequence[FrameCache]) -> Origin:
+def _origin(config: PolicyTraining, caches: Sequence[FrameCache], start: Origin | None) -> Origin:
     """Contract and tokenizer are the run's own if it has been here before, else those of ``start``, else made from the
     data; the weights are those of ``start`` (a run's average, or a checkpoint's), else fresh."""
     kept = _kept(config.out)
-    start = None if config.start is None else _load_start(config.start, config.architecture)
     if kept is None:
         contract = _new_contract(config, caches, None if start is None else start.contract)
         recorded = {text for cache in caches for text in cache.instructions}

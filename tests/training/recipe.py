@@ -6,6 +6,8 @@ import dataclasses
 import os
 import signal
 import sys
+import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as dist
@@ -15,6 +17,7 @@ from cosmos_robot.backbone.cosmos3.untrained import save_untrained
 from cosmos_robot.contract import Contract
 from cosmos_robot.errors import Interrupted
 from cosmos_robot.training.cache import EpisodeList
+from cosmos_robot.training.crew import ShardedCrew
 from cosmos_robot.training.model_config import ModelTraining, PostTraining, Sharding, Stream
 from cosmos_robot.training.model_learner import ModelLearner
 from cosmos_robot.training.model_trainer import train_model
@@ -73,8 +76,12 @@ def main(folder: Path, action: str, step: int) -> None:
     """What a started process does with the settings that lie in ``folder``.
 
     kill: train, and die in step ``step`` by SIGKILL. shard, hsdp: train with the other processes; in that step the last
-    of them gets Ctrl-C; train on.
+    of them gets Ctrl-C; train on. fail: wait for each other longer than the processes' own timeout; then train with the
+    others, and raise in that step in the last of them alone.
     """
+    if action == "fail":
+        fail(folder, step)
+        return
     config = small_run(folder, Contract.load(folder), out=folder / action, save_seconds=0.0)
     if action == "kill":
         interrupted_at(step, signal.SIGKILL)
@@ -89,6 +96,28 @@ def main(folder: Path, action: str, step: int) -> None:
         (folder / f"{action}-interrupted-{os.environ['RANK']}").touch()
     train_model(config, {"dots": [dots()]})
     dist.destroy_process_group()
+
+
+def fail(folder: Path, step: int) -> None:
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = {"init_method": f"file://{folder / 'store'}", "rank": rank, "world_size": size}
+    dist.init_process_group("gloo", timeout=timedelta(seconds=2), **store)
+    crew = ShardedCrew(Sharding())
+    if not rank:
+        time.sleep(4)  # as while it encodes a dataset
+    crew.meet()
+    dist.destroy_process_group()
+    (folder / f"met-{rank}").touch()
+    whole = ModelLearner.train_step
+
+    def train_step(self, cycle, at, rate):
+        if rank and at == step:
+            raise ValueError("this process alone has failed")
+        return whole(self, cycle, at, rate)
+
+    ModelLearner.train_step = train_step
+    settings = {"out": folder / "fail", "save_seconds": 0.0, "sharding": Sharding()}
+    train_model(small_run(folder, Contract.load(folder), **settings), {"dots": [dots()]})
 
 
 if __name__ == "__main__":

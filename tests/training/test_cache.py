@@ -91,6 +91,23 @@ def test_recordings_without_privileged_columns_have_no_objects(contract, tmp_pat
     assert (cache.target == -1).all() and np.isnan(cache.target_xyz).all() and cache.object_class.shape == (6, 0)
 
 
+@pytest.mark.parametrize("change", ["cameras", "extras", "extra shape", "source", "extra values"])
+def test_the_fingerprint_of_a_list_is_that_of_all_it_holds(change):
+    episode = draw_episode(0)
+    top, wrist = episode.images["top"], episode.images["wrist"]
+    flat = {**episode.extras, "target_xyz": episode.extras["target_xyz"].reshape(-1, 1, 3)}
+    other = {
+        "cameras": {"images": {"wrist": top, "top": wrist}},  # the same arrays one after the other, named wrongly
+        "extras": {"extras": {}},
+        "extra shape": {"extras": flat},
+        "extra values": {"extras": {**episode.extras, "phase": episode.extras["phase"] + 1}},
+        "source": {"info": dataclasses.replace(episode.info, source="dagger")},
+    }[change]
+    changed = dataclasses.replace(episode, **other)
+    assert EpisodeList([changed]).fingerprint != EpisodeList([episode]).fingerprint
+    assert EpisodeList([draw_episode(0)]).fingerprint == EpisodeList([episode]).fingerprint
+
+
 def test_short_chunks_are_refused(contract, tmp_path):
     longer = contract.model_copy(update={"model": contract.model.model_copy(update={"chunk": 9})})
     with pytest.raises(InputError, match="the model predicts 9"):

@@ -191,6 +191,68 @@ def test_refusals(contract, model, checkpoint, tmp_path):
         Clips([store(dots(1), model, checkpoint, tmp_path)], model, 2)
 
 
+def test_a_stride_other_than_the_datasets_is_refused(model, checkpoint, tmp_path):
+    episodes = [draw_episode(seed, rows=9) for seed in range(2)]
+    recorded = EpisodeList(episodes, stride=5)
+    with pytest.raises(InputError, match=r"stride 1, but its episodes were recorded with 5 .*set stride=5"):
+        store(recorded, model, checkpoint, tmp_path)
+    policy = {"policy": 1.0}
+    assert len(store(recorded, model, checkpoint, tmp_path, policy, stride=5)) == 2
+    assert len(store(EpisodeList(episodes), model, checkpoint, tmp_path, policy, stride=3)) == 2, "not known"
+
+
+@pytest.mark.parametrize("mode", ["wam", "forward_dynamics", "inverse_dynamics"])
+def test_labels_that_were_never_sent_are_no_dynamics(model, checkpoint, tmp_path, mode):
+    labelled = EpisodeList([draw_episode(0, rows=9), draw_episode(1, rows=9, dagger=True)])
+    with pytest.raises(InputError, match="episode 1: its commands are labels that were never sent"):
+        store(labelled, model, checkpoint, tmp_path, modes={"policy": 1.0, mode: 1.0})
+
+
+def test_labels_that_were_never_sent_are_no_history(contract, model, checkpoint, tmp_path):
+    labelled, policy = EpisodeList([draw_episode(1, rows=9, dagger=True)]), {"policy": 1.0}
+    past = dot_contract(contract, history_rows=2, modes=("policy",))
+    with pytest.raises(InputError, match="never sent"):
+        store(labelled, past, checkpoint, tmp_path, modes=policy)
+    assert len(store(labelled, model, checkpoint, tmp_path, modes=policy)) == 1
+
+
+def disturbed(seed: int):
+    """An episode with a command a row, and what was sent instead."""
+    episode = moving(seed)
+    sent = episode.actions[:, 0] + np.float32(0.125)
+    return dataclasses.replace(episode, extras={**episode.extras, "executed": sent}), sent
+
+
+def test_dynamics_learn_what_was_sent_and_policies_what_was_wanted(contract, checkpoint, tmp_path):
+    past = dot_contract(contract, history_rows=2)
+    made = [disturbed(seed) for seed in range(3)]
+    stores = [store(EpisodeList([episode for episode, _ in made]), past, checkpoint, tmp_path)]
+    clips = Clips(stores, fitted_contract(past, stores, 2, "quantile", FLOORS), 2)
+    samples, codec = samples_of(clips, checkpoint, PostTraining()), Codec(clips.contract)
+    episode, sent = made[1]
+    for mode in ALL_MODES:
+        draw = Draw(0, 0, 1, 3, mode, 0.5, 1.0, False, (0,))
+        batch = samples.batch([draw], [samples.prompt(draw)])
+        of_dynamics = mode in ("forward_dynamics", "inverse_dynamics")
+        wanted = sent[3:7] if of_dynamics else episode.actions[3]
+        np.testing.assert_allclose(batch.flow.actions[0], codec.encode_actions(wanted), atol=1e-5, err_msg=mode)
+        np.testing.assert_allclose(batch.flow.history[0], codec.encode_actions(sent[1:3]), atol=1e-5)
+    np.testing.assert_array_equal(stores[0][1].executed[-1], np.repeat(sent[-1:], 4, 0), "past the end, the last one")
+
+
+def test_executed_commands_that_do_not_fit_are_refused(contract, model, checkpoint, tmp_path):
+    episode, sent = disturbed(0)
+    narrow = dataclasses.replace(episode, extras={"executed": sent[:, :2]})
+    with pytest.raises(InputError, match=r"extra 'executed' is \(9, 2\) at stride 1; expected \(9, 4, 4\), or"):
+        store(EpisodeList([narrow]), model, checkpoint, tmp_path)
+    past, policy = dot_contract(contract, history_rows=2, modes=("policy",)), {"policy": 1.0}
+    with pytest.raises(InputError, match=r"\(9, 4\) at stride 2"):
+        store(EpisodeList([episode]), past, checkpoint, tmp_path, policy, stride=2)
+    chunks = dataclasses.replace(episode, extras={"executed": episode.actions + np.float32(0.5)})
+    kept = store(EpisodeList([chunks]), past, checkpoint, tmp_path, policy, stride=2)[0]
+    np.testing.assert_array_equal(kept.executed, kept.actions + np.float32(0.5))
+
+
 def test_a_blind_stream_reads_no_picture(contract, checkpoint, tmp_path):
     blind = dot_contract(contract, sees=False, modes=("policy",))
     raw = store(dots(1), blind, checkpoint, tmp_path, modes={"policy": 1.0})[0]

@@ -4,9 +4,9 @@ import signal
 import pytest
 import torch
 
-from cosmos_robot.errors import CheckpointError, Interrupted
+from cosmos_robot.errors import CheckpointError, Interrupted, TrainingError
 from cosmos_robot.training.loop import Cycle, Pace, run
-from cosmos_robot.training.optimise import Average, WorkingCopy, learning_rate
+from cosmos_robot.training.optimise import Average, WorkingCopy, adamw, learning_rate, step
 from cosmos_robot.training.session import Budget, RunFolder
 
 PACE = Pace(save_seconds=1e9, validate_seconds=1e9, validate_steps=10, progress=False)
@@ -160,3 +160,22 @@ def test_average_follows_weights():
     for _ in range(20):
         average.update()
     assert average.module.weight.item() == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("loss", "gradient", "said"),
+    [
+        (float("nan"), float("nan"), "training step 7: the loss b is not finite, the gradient's norm is nan; mode wam"),
+        (1.0, float("inf"), r"training step 7: the gradient \(its losses are finite here\) is not finite"),
+        (float("inf"), 1.0, "the loss b is not finite, the gradient's norm is 2"),
+    ],
+)
+def test_numbers_that_are_not_finite_change_nothing(loss, gradient, said):
+    module = torch.nn.Linear(2, 2, bias=False)
+    optimizer, before = adamw(module.parameters(), 0.1), module.weight.detach().clone()
+    module.weight.grad = torch.full((2, 2), gradient)
+    with pytest.raises(TrainingError, match=said):
+        step(optimizer, 0.1, 1.0, 7, {"a": 1.0, "b": loss}, "mode wam")
+    assert torch.equal(module.weight, before) and not optimizer.state
+    module.weight.grad = torch.ones(2, 2)
+    assert step(optimizer, 0.1, 1.0, 8, {"a": 1.0}) == pytest.approx(2) and not torch.equal(module.weight, before)

@@ -1,23 +1,21 @@
 import dataclasses
 import json
-import os
 import random
 import signal
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from processes import start_processes
 from recipe import ALL_MODES, dot_contract, dots, interrupted_at, small_checkpoint, small_run
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from cosmos_robot.backbone.cosmos3.load import load_checkpoint
 from cosmos_robot.backbone.cosmos3.lora import LoraSpec, load_adapter
 from cosmos_robot.contract import Contract
-from cosmos_robot.errors import CheckpointError, DependencyError, InputError, Interrupted
+from cosmos_robot.errors import CheckpointError, DependencyError, InputError, Interrupted, TrainingError
 from cosmos_robot.policies.cosmos3 import Cosmos3Policy
+from cosmos_robot.training import model_trainer
 from cosmos_robot.training.model_config import PostTraining, Stream
 from cosmos_robot.training.model_learner import ModelLearner
 from cosmos_robot.training.model_trainer import train_model
@@ -66,21 +64,6 @@ def require_equal(first: Path, second: Path) -> None:
             assert torch.equal(value, other["optimizer"]["state"][number][name]), (number, name)
     assert one["order"] == other["order"] and one["average_updates"] == other["average_updates"]
     assert Contract.load(first) == Contract.load(second)
-
-
-def start_processes(root: Path, action: str, step: int, count: int) -> list[subprocess.Popen]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    script = str(Path(__file__).with_name("recipe.py"))
-    shared = {"OMP_NUM_THREADS": "1", "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return [
-        subprocess.Popen(
-            [sys.executable, script, str(root), action, str(step)],
-            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(count)
-    ]
 
 
 def test_every_mode_learns_and_is_validated(whole):
@@ -319,6 +302,70 @@ def test_another_recipe_is_no_continuation(whole, root, model):
     other = small_run(root, model, out=whole, recipe={"clip": 2.0})
     with pytest.raises(CheckpointError, match="recipe differ"):
         train_model(other, {"dots": [dots()]})
+
+
+def test_other_data_or_another_start_is_no_continuation(whole, root, model, monkeypatch):
+    """Refused before anything is encoded."""
+    again, cached = small_run(root, model, out=whole), set((root / "cache").iterdir())
+    with pytest.raises(CheckpointError, match="whose data of stream 'dots' differ"):
+        train_model(again, {"dots": [dots(7)]})
+    with pytest.raises(CheckpointError, match="whose data of stream 'dots' differ"):
+        train_model(again, {"dots": [dots(), dots(7)]})
+
+    def other(part):
+        def load(*args, **options):
+            start = load_checkpoint(*args, **options)
+            next(getattr(start, part).parameters()).data.flatten()[0] += 1
+            return start
+
+        return load
+
+    for part, said in (("transformer", "start weights"), ("vae", "autoencoder")):
+        monkeypatch.setattr(model_trainer, "load_checkpoint", other(part))
+        with pytest.raises(CheckpointError, match=f"whose {said} differ"):
+            train_model(again, {"dots": [dots()]})
+    assert set((root / "cache").iterdir()) == cached
+
+
+def test_contracts_of_a_try_that_never_began_are_not_kept(whole, root, model):
+    run = small_run(root, model, out=root / "tried", modes={"policy": 1.0}, steps=1)
+    run.out.mkdir()
+    Contract(robot=model.robot, model=model.model.model_copy(update={"name": "stale"})).save(run.out)
+    exported = train_model(run, {"dots": [dots()]})
+    assert load_checkpoint(exported).contract.model.name == "dot"
+
+
+def test_dropout_resumes_bit_for_bit(root, model):
+    settings = {"lora": LoraSpec(rank=2, dropout=0.5), "modes": {"policy": 1.0}, "steps": 4}
+    whole, cut = (small_run(root, model, out=root / f"dropout-{n}", **settings) for n in ("whole", "cut"))
+    torch.manual_seed(1)
+    train_model(whole, {"dots": [dots()]})
+    interrupted_at(1, signal.SIGINT)
+    torch.manual_seed(2)
+    with pytest.raises(Interrupted):
+        train_model(cut, {"dots": [dots()]})
+    train_model(cut, {"dots": [dots()]})
+    require_equal(whole.out, cut.out)
+
+
+def test_losses_that_are_not_finite_stop_the_run_and_spoil_nothing(root, model, monkeypatch):
+    losses, passes = ModelLearner._losses, []
+
+    def poisoned(self, batch):
+        found = losses(self, batch)
+        passes.append(batch)
+        if len(passes) == 3:  # one sample of step 2, with one pass a step
+            found["action"] = found["action"] * torch.tensor([1.0, float("nan"), 1.0, 1.0])
+        return found
+
+    monkeypatch.setattr(ModelLearner, "_losses", poisoned)
+    run = small_run(root, model, out=root / "poisoned", modes={"policy": 1.0}, save_seconds=0.0)
+    said = r"step 2: the loss policy_action .* mode policy, action, stream 'dots': episode \d sample \d\."
+    with pytest.raises(TrainingError, match=said):
+        train_model(run, {"dots": [dots()]})
+    kept = torch.load(run.out / "state.pt", weights_only=True)
+    assert kept["position"]["step"] == 2
+    assert all(value.isfinite().all() for part in ("model", "average") for value in kept["learner"][part].values())
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb"])
