@@ -16,7 +16,7 @@ from cosmos_robot.data.episodes import Episode, EpisodeInfo, chunk_rows
 from cosmos_robot.data.store import write_dataset
 from cosmos_robot.envs.pusht import PUSHT, PushTEnv
 from cosmos_robot.errors import ContractError, InputError, UnknownNameError
-from cosmos_robot.recipes.finetune import commands, learn
+from cosmos_robot.recipes.finetune import commands, finish, learn
 from cosmos_robot.recipes.finetune import plan as planning
 from cosmos_robot.recipes.finetune.description import read_description
 from cosmos_robot.recipes.finetune.measures import column_errors, column_ratios, error_of, standing, worst_of
@@ -83,11 +83,8 @@ class Fakes:
 
     def __init__(self) -> None:
         self.weights, self.error, self.stops = b"weights", 0.0, False
-        self.trained: list[str] = []
 
     def train_on(self, run, description, contract, out: Path, *, steps: int, only: int | None = None) -> Path:
-        if not out.is_dir() or self.stops:
-            self.trained.append(out.parent.name)
         out.mkdir(exist_ok=True)
         if self.stops and only is None:
             raise KeyboardInterrupt
@@ -194,7 +191,7 @@ def test_a_stopped_training_is_held_against_what_it_began_with(project: Path, tm
     until(tmp_path, project / "pusht.toml", "overfit")
     fakes.stops = False
     commands.run(tmp_path)  # what it began with is back, so it goes on
-    assert fakes.trained == ["overfit", "train", "overfit", "overfit", "train"]
+    assert Run(tmp_path).is_done("train")
 
 
 def test_an_unfinished_training_that_does_not_say_of_what_is_refused(
@@ -263,7 +260,7 @@ def test_the_autoencoder_reads_the_camera(project: Path) -> None:
 
 def test_recordings_that_changed_are_described_and_looked_at_anew(project: Path, tmp_path: Path, capsys) -> None:
     shutil.copytree(project / "demos", tmp_path / "demos")
-    description, out = shutil.copy(project / "pusht.toml", tmp_path), tmp_path / "run"
+    description, out = Path(shutil.copy(project / "pusht.toml", tmp_path)), tmp_path / "run"
     until(out, description, "lint")
     with (tmp_path / "demos" / "meta" / "info.json").open("a") as file:
         file.write("\n")
@@ -303,7 +300,7 @@ def test_what_is_trained_becomes_the_contracts_modes(project: Path) -> None:
     joint = read_description(released)
     assert joint.contract.model.modes == tuple(joint.training.shares) == ("forward_dynamics", "inverse_dynamics", "wam")
     assert joint.training.acts
-    released.write_text(text.replace("[model]", '[model]\nmodes = ["wam"]'))
+    released.write_text(text.replace("domain_id = 7", 'modes = ["wam"]\ndomain_id = 7'))
     with pytest.raises(ContractError, match=r"model\.modes: .* training\.modes"):
         read_description(released)
     for wrong in ("{ polcy = 1 }", "{ policy = 0 }", "{}"):
@@ -312,25 +309,41 @@ def test_what_is_trained_becomes_the_contracts_modes(project: Path) -> None:
             read_description(released)
 
 
-@pytest.mark.parametrize("mode", ["wam", "forward_dynamics"])
-def test_other_modes_go_all_the_way(project: Path, tmp_path: Path, capsys, monkeypatch, mode: str) -> None:
-    monkeypatch.setattr(learn, "FITS", 1000.0)
+def filmed(project: Path, mode: str) -> Path:
+    """A description that trains ``mode``, with a picture every 8 control steps and the start's own autoencoder."""
     path = changed(project, "chunk = 16", "chunk = 32\nactions_per_frame = 8", mode)
-    text = (
-        path.read_text()
-        .replace("[training]", f"[training]\nmodes = {{ {mode} = 1 }}")
-        .replace("steps = 25", "steps = 2")
-    )
-    path.write_text(text.replace("[tokenizer] ", "# ").replace("steps = 2\n\n[overfit]", "\n[overfit]"))
-    until(tmp_path, path, "plan", probe=False)
-    assert f"a sample is 105 tokens as {mode}" in capsys.readouterr().out
+    text = path.read_text().replace("[training]", f"[training]\nmodes = {{ {mode} = 1 }}")
+    text = text.replace("[tokenizer] ", "# ").replace("steps = 2\n\n[overfit]", "\n[overfit]")
+    path.write_text(text.replace("steps = 25", "steps = 2"))
+    return path
+
+
+def test_a_wam_is_tried_and_served_like_a_policy(project: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    until(tmp_path, filmed(project, "wam"), "plan", probe=False)
+    assert "a sample is 105 tokens (wam) besides its text" in capsys.readouterr().out
+    monkeypatch.setattr(learn, "FITS", 1000.0)
+    commands.overfit(tmp_path)
+    done = tmp_path / "overfit" / "training"
+    monkeypatch.setattr(learn, "train_on", lambda run, d, c, out, **how: Path(shutil.copytree(done, out)) / "export")
+    for stage in (commands.run, commands.check, commands.export, commands.serve):
+        stage(tmp_path)
+    told = capsys.readouterr().out
+    assert read_contract(tmp_path / "export" / "pusht" / "contract.json").model.modes == ("wam",)
+    for words in ("each column against the best", "the same question in this process"):
+        assert words in told
+
+
+def test_without_a_policy_it_is_said_what_cannot_be_checked(
+    project: Path, tmp_path: Path, capsys, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finish, "save_untrained", lambda run, folder: folder)
+    until(tmp_path, filmed(project, "forward_dynamics"), "plan", probe=False)
     for stage in (commands.overfit, commands.run, commands.check, commands.export, commands.serve):
         stage(tmp_path)
     told = capsys.readouterr().out
-    assert read_contract(tmp_path / "export" / "pusht" / "contract.json").model.modes == (mode,)
     for words in ("cannot be checked: trained as", "cannot be measured: trained as", "not served: trained as"):
-        assert (words in told) == (mode == "forward_dynamics")
-    assert ("the same question in this process" in told) == (mode == "wam")
+        assert f"{words} forward_dynamics, it gives no commands" in told
+    assert "cosmos-robot eval-world-model --ckpt" in told
 
 
 def test_videos_need_rows_that_fall_on_their_pictures(project: Path, tmp_path: Path) -> None:

@@ -63,8 +63,8 @@ def plan(run: Run, probe: bool, say: Say) -> dict[str, Any]:
             f"{description.start}: {sizes['all'] / 1e6:.3g} M parameters, {sizes['trained'] / 1e6:.3g} M trained"
             + (f" (LoRA of rank {training.lora})" if training.lora else "")
         )
-        counted = ", ".join(f"{count} as {mode}" for mode, count in tokens.items())
-        tell(f"a sample is {counted} tokens besides its text; {training.batch} samples a step, {training.steps} steps")
+        counted = ", ".join(f"{count} tokens ({mode})" for mode, count in tokens.items())
+        tell(f"a sample is {counted} besides its text; {training.batch} samples a step, {training.steps} steps")
         if len(tokens) > 1:
             tell("memory is for a step whose samples are all of the largest mode, as may be drawn")
         for name, size in asdict(memory).items():
