@@ -2,16 +2,18 @@
 
 Nothing is guessed. A camera or field of the contract is taken from the recording's camera or columns of the same name,
 or from those that a ``DataSpec`` names; anything else is refused. Rows of a recording are control steps, so its rate is
-the robot's.
+the robot's. Episodes marked unsuccessful are left out unless asked for, and a last row that holds no command, as a
+rollout's does, is no control step.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import operator
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +23,13 @@ from cosmos_robot.contract import Contract, FieldSpec
 from cosmos_robot.contract.base import Spec
 from cosmos_robot.data.episodes import Episode, EpisodeInfo, chunk_rows, require_robot
 from cosmos_robot.data.layouts import open_recordings
-from cosmos_robot.data.recordings import Recordings
-from cosmos_robot.errors import ContractError, InputError
+from cosmos_robot.data.recordings import Recording, Recordings
+from cosmos_robot.errors import CheckpointError, ContractError, InputError
 
 FPS_TOLERANCE: Final = 0.01
 SMALL_FILE: Final = 4_000_000
+VALID_COLUMN: Final = "action_chunk_valid"
+"""(T,) in each row of a dataset by ``store.py``: which commands of its chunk are recorded ones."""
 Column = int | str
 
 
@@ -36,6 +40,7 @@ class DataSpec(Spec):
     action where it is not the usual one. cameras: the contract's camera to the recording's, where names differ.
     state, action: a field of the contract to the recording's columns, by name or number, where names differ or the
     recording names none. stride: rows from one decision to the next. instruction: the task, where episodes name none.
+    failures: whether episodes marked unsuccessful are imitated as well.
     """
 
     path: Path
@@ -46,6 +51,7 @@ class DataSpec(Spec):
     action: dict[str, tuple[Column, ...]] = Field(default_factory=dict)
     stride: int = Field(ge=1)
     instruction: str | None = None
+    failures: Literal["drop", "keep"] = "drop"
 
     def open(self) -> Recordings:
         """The recordings. Raises CheckpointError as ``open_recordings`` does."""
@@ -57,13 +63,18 @@ class RecordedEpisodes:
     ``data.stride`` control steps, with the next ``chunk`` commands, those past the end not valid.
 
     columns: for ``state`` and ``action``, the recording's columns in the contract's order. cameras: the contract's
-    cameras to the recording's. stride: that of ``data``. Raises ContractError naming every camera, field and number
-    that does not fit.
+    cameras to the recording's. stride: that of ``data``. success: of each episode in the files, None where they do not
+    say. places: those that are kept, in their order; ``recordings`` and all indices here count only these.
+    Raises ContractError naming every camera, field and number that does not fit.
     """
 
     def __init__(self, data: DataSpec, contract: Contract, recordings: Recordings | None = None):
         self.data, self.contract = data, contract
-        self.recordings = data.open() if recordings is None else recordings
+        found = data.open() if recordings is None else recordings
+        self.success = _successes(found)
+        kept = data.failures == "keep"
+        self.places = tuple(i for i, success in enumerate(self.success) if kept or success is not False)
+        self.recordings = found if len(self.places) == len(found) else Chosen(found, self.places)
         faults: list[str] = []
         self.cameras = _cameras(data, contract, self.recordings, faults)
         self.columns = {
@@ -71,8 +82,10 @@ class RecordedEpisodes:
             "action": _columns("action", contract.robot.action, data.action, self.recordings.action_names, faults),
         }
         faults += _rate_fault(self.recordings.fps, contract.robot.rate_hz)
-        if not len(self.recordings):
+        if not len(found):
             faults.append("there are no episodes")
+        elif not self.places:
+            faults.append(f'all {len(found)} episodes are marked unsuccessful; data.failures = "keep" imitates them')
         if faults:
             raise ContractError(
                 f"{data.path} is no recording of {contract.robot.name!r} as described:"
@@ -93,7 +106,7 @@ class RecordedEpisodes:
         Raises InputError naming the episode and its fault, CheckpointError if a file is damaged.
         """
         index = range(len(self))[operator.index(index)]
-        recording = self.recordings[index]
+        recording, success = self.recordings[index], self.success[self.places[index]]
         state, actions = self.numbers(index)
         starts = np.arange(0, len(actions), self.data.stride if stride is None else stride)
         rows, valid = chunk_rows(actions, starts, self.contract.model.chunk)
@@ -103,7 +116,7 @@ class RecordedEpisodes:
         text = recording.instruction.strip() or self.data.instruction
         if not text:
             raise InputError(f"{recording.where}: no task text; give one as data.instruction in the description")
-        episode = Episode(text, pictures, state[starts], rows, valid, _info(self.data.path, index, recording.success))
+        episode = Episode(text, pictures, state[starts], rows, valid, _info(self.data.path, index, success))
         try:
             require_robot(episode, self.contract.robot)
         except InputError as error:
@@ -113,7 +126,8 @@ class RecordedEpisodes:
     def numbers(self, index: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """State (N, Ds) and commands (N, Da) of episode ``index`` at every control step, in the contract's order.
 
-        Raises InputError if they are of another length or width than the description says, or not finite.
+        Raises InputError if they are of another length or width than the description says, or not finite, or if a row
+        before the last ones has no command.
         """
         recording, found = self.recordings[index], []
         for what, values in (("state", recording.state), ("action", recording.actions)):
@@ -128,7 +142,85 @@ class RecordedEpisodes:
                 raise InputError(
                     f"{self.data.path}, {recording.where}: its {what} is not finite; run cosmos-robot data lint"
                 )
-        return found[0], found[1]
+        steps = self._control_steps(index, len(recording))
+        return found[0][:steps], found[1][:steps]
+
+    def _control_steps(self, index: int, rows: int) -> int:
+        """Rows up to the last one with a command."""
+        recorded = _commanded(self.recordings, index)
+        if recorded is None:
+            return rows
+        steps = int(recorded.sum())
+        if not steps or not recorded[:steps].all():
+            raise InputError(
+                f"{self.data.path}, {self.recordings[index].where}: row {int(np.argmin(recorded))} has no command "
+                f"({VALID_COLUMN}), though later ones have or there is none at all; drop the episode"
+            )
+        return steps
+
+
+class Chosen(Recordings):
+    """Some episodes of a dataset, by their places in it."""
+
+    def __init__(self, whole: Recordings, places: Sequence[int]):
+        self.whole, self.places = whole, tuple(places)
+        self.path, self.layout, self.fps, self.robot = whole.path, whole.layout, whole.fps, whole.robot
+        self.cameras, self.state_names, self.action_names = whole.cameras, whole.state_names, whole.action_names
+        self.lengths = tuple(whole.lengths[place] for place in self.places)
+
+    def recording(self, index: int) -> Recording:
+        return self.whole[self.places[index]]
+
+    def pictures(self, index: int, camera: str, rows: Sequence[int] | None = None) -> NDArray[np.uint8]:
+        return self.whole.pictures(self.places[index], camera, rows)
+
+    def picture_count(self, index: int, camera: str) -> int:
+        return self.whole.picture_count(self.places[index], camera)
+
+
+def _successes(recordings: Recordings) -> tuple[bool | None, ...]:
+    """Of each episode, None where nobody said. A LeRobot dataset is not read for it, only its tables."""
+    from cosmos_robot.data.lerobot import LeRobotRecordings
+
+    if not isinstance(recordings, LeRobotRecordings):
+        return tuple(_readable_success(recordings, index) for index in range(len(recordings)))
+    labels = [recordings.tables.success(index) for index in range(len(recordings))]
+    ours = _own_labels(recordings.path)
+    if len(ours) != len(labels):  # not ours, or no longer the dataset that we wrote
+        return tuple(labels)
+    return tuple(own if label is None else label for label, own in zip(labels, ours, strict=True))
+
+
+def _readable_success(recordings: Recordings, index: int) -> bool | None:
+    try:
+        return recordings[index].success
+    except CheckpointError:  # lint names this episode and all others that are damaged
+        return None
+
+
+def _own_labels(folder: Path) -> list[bool]:
+    """What our own writer noted beside a dataset's tables, [] for others' datasets."""
+    from cosmos_robot.data.store import SIDECAR
+
+    if not (folder / SIDECAR).is_file():
+        return []
+    return [bool(entry["info"]["success"]) for entry in json.loads((folder / SIDECAR).read_text())["episodes"]]
+
+
+def _commanded(recordings: Recordings, index: int) -> NDArray[np.bool_] | None:
+    """(N,) whether each row of an episode holds a command of its own, None where the files do not say."""
+    from cosmos_robot.data.lerobot import LeRobotRecordings
+
+    if isinstance(recordings, Chosen):
+        recordings, index = recordings.whole, recordings.places[index]
+    if not isinstance(recordings, LeRobotRecordings) or VALID_COLUMN not in recordings.features:
+        return None
+    import pyarrow.parquet as pq
+
+    tables = recordings.tables
+    chosen = [("episode_index", "==", tables.numbers[index])]
+    rows = pq.read_table(tables.data_file(index), columns=[VALID_COLUMN], filters=chosen)
+    return np.array([np.ravel(cell)[0] for cell in rows.column(0).to_pylist()], bool)
 
 
 def _cameras(data: DataSpec, contract: Contract, recordings: Recordings, faults: list[str]) -> dict[str, str]:

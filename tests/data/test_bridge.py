@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from cosmos_robot.contract import Contract, load_contract, load_robot
 from cosmos_robot.data.bridge import DataSpec, RecordedEpisodes
 from cosmos_robot.data.contract_lint import check_contract
 from cosmos_robot.data.recordings import Recording, Recordings
+from cosmos_robot.data.rollouts import Rollout, write_rollouts
 from cosmos_robot.errors import ContractError, InputError
 
 CHUNK = 4
@@ -161,3 +163,48 @@ def test_an_episode_shorter_than_a_chunk_is_told() -> None:
     held._all[0] = tuple(part[:3] for part in held._all[0])
     [found] = check_contract(RecordedEpisodes(spec(), contract(), held))
     assert (found.code, found.severity) == ("short-episode", "warning")
+
+
+class Marked(Held):
+    """``Held`` with a label on each episode."""
+
+    def __init__(self, *labels: bool | None):
+        super().__init__()
+        self.labels = labels
+
+    def recording(self, index: int) -> Recording:
+        return replace(super().recording(index), success=self.labels[index])
+
+
+def test_failures_are_left_out_with_their_numbers_and_pictures() -> None:
+    held = Marked(False, None)
+    dropped = RecordedEpisodes(spec(), contract(), held)
+    assert (len(dropped), dropped.places, dropped.success) == (1, (1,), (False, None))
+    assert len(dropped.recordings) == 1 and dropped.recordings.lengths == (30,)
+    assert np.allclose(dropped[0].state, held._all[1][0]) and len(dropped[0].images["top"]) == 30
+    assert dropped[0].info.success
+    kept = RecordedEpisodes(spec(failures="keep"), contract(), held)
+    assert len(kept) == 2 and not kept[0].info.success
+    assert kept.fingerprint != dropped.fingerprint
+    with pytest.raises(ContractError, match=r'all 2 episodes are marked unsuccessful; data\.failures = "keep"'):
+        RecordedEpisodes(spec(), contract(), Marked(False, False))
+
+
+def test_a_rollouts_success_is_read_and_its_end_is_no_command(tmp_path: Path) -> None:
+    rollouts = [_rollout(success) for success in (True, False)]
+    write_rollouts(rollouts, tmp_path / "rollouts", load_robot("pusht"), execute=1)
+    episodes = RecordedEpisodes(spec(path=str(tmp_path / "rollouts")), contract())
+    assert episodes.success == (True, False) and episodes.places == (0,)
+    state, commands = episodes.numbers(0)
+    assert len(state) == len(commands) == 5 and np.allclose(commands, rollouts[0].actions[:, 0])
+    episode = episodes[0]
+    assert len(episode) == 5 and episode.valid.sum(1).tolist() == [4, 4, 3, 2, 1]
+    assert len(RecordedEpisodes(spec(path=str(tmp_path / "rollouts"), failures="keep"), contract())) == 2
+
+
+def _rollout(success: bool) -> Rollout:
+    rng = np.random.default_rng(3)
+    numbers = rng.uniform(100, 400, (6, 2)).astype(np.float32)
+    pictures = {"top": np.zeros((6, 96, 96, 3), np.uint8)}
+    valid = np.ones((5, 1), bool)
+    return Rollout("push", pictures, numbers, numbers[:5, None] + 3, valid, success, float(success), "pusht", 0, 3, "p")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,13 @@ from cosmos_robot.data.episodes import Episode, EpisodeInfo, chunk_rows
 from cosmos_robot.data.store import write_dataset
 from cosmos_robot.envs.pusht import PUSHT, PushTEnv
 from cosmos_robot.errors import ContractError, InputError, UnknownNameError
-from cosmos_robot.recipes.finetune import commands
+from cosmos_robot.recipes.finetune import commands, finish, learn
+from cosmos_robot.recipes.finetune import plan as planning
 from cosmos_robot.recipes.finetune.description import read_description
-from cosmos_robot.recipes.finetune.measures import action_error, error_of, standing
+from cosmos_robot.recipes.finetune.measures import column_errors, column_ratios, error_of, standing, worst_of
 from cosmos_robot.recipes.finetune.plan import parameter_counts, recipe_of
-from cosmos_robot.recipes.finetune.stages import AFTER, Run
+from cosmos_robot.recipes.finetune.reads import description_parts
+from cosmos_robot.recipes.finetune.stages import AFTER, BEGUN, Run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pusht.toml"
 SMALL = {
@@ -73,6 +76,51 @@ def changed(project: Path, old: str, new: str, name: str) -> Path:
     path = project / f"{name}.toml"
     path.write_text(text.replace(old, new))
     return path
+
+
+class Fakes:
+    """Trainings that take no time: what they leave, how far their policy is from the episode, whether they stop."""
+
+    def __init__(self) -> None:
+        self.weights, self.error, self.stops = b"weights", 0.0, False
+
+    def train_on(self, run, description, contract, out: Path, *, steps: int, only: int | None = None) -> Path:
+        out.mkdir(exist_ok=True)
+        if self.stops and only is None:
+            raise KeyboardInterrupt
+        (out / "model.safetensors").write_bytes(self.weights)
+        return out
+
+    def predicted(self, policy: object, episode: Episode, seed: int) -> np.ndarray:
+        return episode.actions + self.error
+
+    def adapted(self, folder: Path, *given: object, **settings: object) -> Path:
+        (folder / "start" / "vae").mkdir(parents=True)
+        return folder / "start"
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
+    found = Fakes()
+    monkeypatch.setattr(learn, "train_on", found.train_on)
+    monkeypatch.setattr(learn, "predicted", found.predicted)
+    monkeypatch.setattr(learn, "adapt_tokenizer", found.adapted)
+    monkeypatch.setattr(learn, "load_policy", lambda folder: None)
+    monkeypatch.setattr(learn, "replay_lines", lambda *about: [])
+    monkeypatch.setattr(planning, "_probed", lambda *about: 1.5)
+    return found
+
+
+def until(out: Path, description: Path, last: str, probe: bool = True) -> None:
+    """All stages up to ``last``, the name of its command."""
+    commands.describe(description, out)
+    for name in ("lint", "stats", "plan", "tokenizer", "overfit", "run"):
+        if last == "describe":
+            return
+        stage = getattr(commands, name)
+        stage(out, probe) if name == "plan" else stage(out)
+        if name == last:
+            return
 
 
 def test_the_example_describes_pusht_completely(project: Path) -> None:
@@ -132,6 +180,178 @@ def test_a_stage_without_the_one_before_names_the_command(project: Path, tmp_pat
         commands.stats(tmp_path)
 
 
+def test_a_stopped_training_is_held_against_what_it_began_with(project: Path, tmp_path: Path, fakes: Fakes) -> None:
+    until(tmp_path, project / "pusht.toml", "overfit")
+    fakes.stops = True
+    with pytest.raises(KeyboardInterrupt):
+        commands.run(tmp_path)
+    until(tmp_path, changed(project, "execute = 8", "execute = 9", "corrected"), "overfit")
+    with pytest.raises(InputError, match=r"train: .*train was begun before contract\.model\.execute changed; move it"):
+        commands.run(tmp_path)
+    until(tmp_path, project / "pusht.toml", "overfit")
+    fakes.stops = False
+    commands.run(tmp_path)  # what it began with is back, so it goes on
+    assert Run(tmp_path).is_done("train")
+
+
+def test_an_unfinished_training_that_does_not_say_of_what_is_refused(
+    project: Path, tmp_path: Path, fakes: Fakes
+) -> None:
+    until(tmp_path, project / "pusht.toml", "overfit")
+    fakes.stops = True
+    with pytest.raises(KeyboardInterrupt):
+        commands.run(tmp_path)
+    (tmp_path / "train" / BEGUN).unlink()
+    with pytest.raises(InputError, match=r"train: .*train has no begun.json, so nobody knows .*; move it away"):
+        commands.run(tmp_path)
+
+
+def test_a_failed_overfit_is_repeated_once_its_description_changed(project: Path, tmp_path: Path, fakes: Fakes) -> None:
+    fakes.error = 200.0
+    for _ in range(2):  # with nothing changed, the same weights are judged again
+        with pytest.raises(InputError, match=r"overfit: .* 2 of 2 columns .*\n  - agent_position.0: 200"):
+            until(tmp_path, project / "pusht.toml", "overfit")
+        (tmp_path / "overfit" / "mark").touch()
+    fakes.error = 0.0
+    until(tmp_path, changed(project, "steps = 25", "steps = 26", "longer"), "overfit")
+    assert not (tmp_path / "overfit" / "mark").exists()
+
+
+def test_new_weights_are_checked_anew(project: Path, tmp_path: Path, fakes: Fakes) -> None:
+    run, checked = Run(tmp_path), []
+
+    def check() -> None:
+        run.perform("check", lambda folder, tell: checked.append(fakes.weights) or {}, print)
+
+    until(tmp_path, project / "pusht.toml", "run")
+    check()
+    check()
+    shutil.rmtree(tmp_path / "train")
+    fakes.weights = b"others"
+    commands.run(tmp_path)
+    with pytest.raises(InputError, match=r"export: check was done in .* before train changed; run: cosmos-robot train"):
+        commands.export(tmp_path)
+    check()
+    assert checked == [b"weights", b"others"]
+
+
+def test_what_a_stage_does_not_read_leaves_it_done(project: Path, tmp_path: Path, fakes: Fakes, capsys) -> None:
+    until(tmp_path, project / "pusht.toml", "run")
+    commands.plan(tmp_path, probe=False)
+    capsys.readouterr()
+    commands.run(tmp_path)
+    assert "train: done already" in capsys.readouterr().out
+    other = changed(project, 'env = "pusht/0" ', "# ", "moved")
+    other.write_text(other.read_text().replace("threads = 1", "threads = 2"))
+    until(tmp_path, other, "run")
+    told = capsys.readouterr().out
+    assert "tokenizer: done already" in told and "train: done already" in told
+    until(tmp_path, changed(project, "steps = 4\n", "steps = 5\n", "longer"), "overfit")
+    assert "tokenizer: done already" in capsys.readouterr().out
+    with pytest.raises(InputError, match=r"train: .* was trained before training\.steps changed"):
+        commands.run(tmp_path)
+
+
+def test_the_autoencoder_reads_the_camera(project: Path) -> None:
+    first = description_parts("tokenizer", read_description(project / "pusht.toml"))
+    other = changed(project, '# cameras.top = "NAME" ', 'cameras.top = "wrist" ', "wrist")
+    assert description_parts("tokenizer", read_description(other)) != first
+
+
+def test_recordings_that_changed_are_described_and_looked_at_anew(project: Path, tmp_path: Path, capsys) -> None:
+    shutil.copytree(project / "demos", tmp_path / "demos")
+    description, out = Path(shutil.copy(project / "pusht.toml", tmp_path)), tmp_path / "run"
+    until(out, description, "lint")
+    with (tmp_path / "demos" / "meta" / "info.json").open("a") as file:
+        file.write("\n")
+    with pytest.raises(InputError, match=r"no longer what was described.*run: cosmos-robot train describe"):
+        commands.stats(out)
+    capsys.readouterr()
+    commands.describe(description, out)
+    assert "done already" not in capsys.readouterr().out
+    with pytest.raises(InputError, match=r"stats: lint was done in .* before recordings changed; run: .* train lint"):
+        commands.stats(out)
+
+
+def test_failures_are_left_out_unless_asked_for(project: Path, tmp_path: Path, capsys) -> None:
+    failed = circling(1.0)
+    failed = replace(failed, info=replace(failed.info, success=False))
+    write_dataset([circling(0.0), failed, circling(2.0)], tmp_path / "demos", PUSHT, stride=1)
+    path = tmp_path / "pusht.toml"
+    path.write_text((project / "pusht.toml").read_text())
+    until(tmp_path / "run", path, "stats")
+    told = capsys.readouterr().out
+    assert "data: 2 episodes" in told and "1 of 3 episodes are marked unsuccessful and left out" in told
+    assert "warning failures at" in told
+    found = read_contract(tmp_path / "run" / "stats" / "contract.json").model.action_normalization.statistics
+    assert found is not None and np.allclose(found.max, circling(2.0).actions[:, 0].max(0), rtol=1e-6)
+    path.write_text(path.read_text().replace("stride = 8 ", 'failures = "keep"\nstride = 8 '))
+    until(tmp_path / "run", path, "lint")
+    told = capsys.readouterr().out
+    assert "data: 3 episodes" in told and "unsuccessful and imitated like the others" in told
+
+
+def test_what_is_trained_becomes_the_contracts_modes(project: Path) -> None:
+    released = changed(project, 'start = "tiny-libero"', 'start = "cosmos3-libero"', "released")
+    assert load_contract("cosmos3-libero").model.modes == ("wam",)
+    assert read_description(released).contract.model.modes == ("policy",)
+    text = released.read_text()
+    released.write_text(text.replace("[training]", '[training]\nmodes = "joint"'))
+    joint = read_description(released)
+    assert joint.contract.model.modes == tuple(joint.training.shares) == ("forward_dynamics", "inverse_dynamics", "wam")
+    assert joint.training.acts
+    released.write_text(text.replace("domain_id = 7", 'modes = ["wam"]\ndomain_id = 7'))
+    with pytest.raises(ContractError, match=r"model\.modes: .* training\.modes"):
+        read_description(released)
+    for wrong in ("{ polcy = 1 }", "{ policy = 0 }", "{}"):
+        released.write_text(text.replace("[training]", f"[training]\nmodes = {wrong}"))
+        with pytest.raises(ContractError, match=r"training\.modes"):
+            read_description(released)
+
+
+def filmed(project: Path, mode: str) -> Path:
+    """A description that trains ``mode``, with a picture every 8 control steps and the start's own autoencoder."""
+    path = changed(project, "chunk = 16", "chunk = 32\nactions_per_frame = 8", mode)
+    text = path.read_text().replace("[training]", f"[training]\nmodes = {{ {mode} = 1 }}")
+    text = text.replace("[tokenizer] ", "# ").replace("steps = 2\n\n[overfit]", "\n[overfit]")
+    path.write_text(text.replace("steps = 25", "steps = 2"))
+    return path
+
+
+def test_a_wam_is_tried_and_served_like_a_policy(project: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    until(tmp_path, filmed(project, "wam"), "plan", probe=False)
+    assert "a sample is 105 tokens (wam) besides its text" in capsys.readouterr().out
+    monkeypatch.setattr(learn, "FITS", 1000.0)
+    commands.overfit(tmp_path)
+    done = tmp_path / "overfit" / "training"
+    monkeypatch.setattr(learn, "train_on", lambda run, d, c, out, **how: Path(shutil.copytree(done, out)) / "export")
+    for stage in (commands.run, commands.check, commands.export, commands.serve):
+        stage(tmp_path)
+    told = capsys.readouterr().out
+    assert read_contract(tmp_path / "export" / "pusht" / "contract.json").model.modes == ("wam",)
+    for words in ("each column against the best", "the same question in this process"):
+        assert words in told
+
+
+def test_without_a_policy_it_is_said_what_cannot_be_checked(
+    project: Path, tmp_path: Path, capsys, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finish, "save_untrained", lambda run, folder: folder)
+    until(tmp_path, filmed(project, "forward_dynamics"), "plan", probe=False)
+    for stage in (commands.overfit, commands.run, commands.check, commands.export, commands.serve):
+        stage(tmp_path)
+    told = capsys.readouterr().out
+    for words in ("cannot be checked: trained as", "cannot be measured: trained as", "not served: trained as"):
+        assert f"{words} forward_dynamics, it gives no commands" in told
+    assert "cosmos-robot eval-world-model --ckpt" in told
+
+
+def test_videos_need_rows_that_fall_on_their_pictures(project: Path, tmp_path: Path) -> None:
+    path = changed(project, "[training]", '[training]\nmodes = "joint"', "apart")
+    with pytest.raises(InputError, match=r"pictures of its videos stand 1 control steps apart"):
+        commands.describe(path, tmp_path)
+
+
 def test_a_camera_that_is_not_recorded_is_refused(project: Path, tmp_path: Path) -> None:
     path = changed(project, '# cameras.top = "NAME" ', 'cameras.top = "wrist" ', "camera")
     with pytest.raises(ContractError, match="camera 'top': the recording has no camera 'wrist'"):
@@ -186,14 +406,38 @@ def test_errors_count_valid_commands_only() -> None:
     episode = circling(0.0)
     wrong = episode.actions.copy()
     wrong[-1, 1] += 1000  # past the end
-    assert action_error(wrong, episode) == 0
+    assert column_errors(wrong, episode).tolist() == [0, 0]
     wrong[0, 0, 0] += 79
-    assert action_error(wrong, episode) == pytest.approx(79 / 2 / 79)
+    assert column_errors(wrong, episode).tolist() == [pytest.approx(1), 0]
     rows = [0, 39]
     assert error_of("wrong", [(wrong[rows], episode, rows)], 2).columns == (pytest.approx(79 / 3), 0)
     still = standing(PUSHT, episode, [5], 3)
     assert np.allclose(still[0], episode.state[5])
     assert not standing(PUSHT.model_copy(update={"action_reference": "per_step"}), episode, [5], 3).any()
+
+
+def test_columns_are_compared_one_by_one() -> None:
+    two = PUSHT.action[0].model_copy(update={"name": "gripper", "width": 2, "low": None, "high": None})
+    robot = PUSHT.model_copy(update={"action": (*PUSHT.action, two)})
+    mine, mean = (1.9, 0.1, 0.0, 0.3), (2.0, 1.0, 500.0, 1e-9)
+    ratios = column_ratios(robot, mine, {"mean": mean, "zero": (9.0, 0.5, 900.0, 9.0)}, mean, (2.0, 2.0, 400.0, 1.0))
+    assert [r.share for r in ratios] == [pytest.approx(0.95), pytest.approx(0.2), 0, None]
+    assert [r.than for r in ratios] == ["mean", "zero", "mean", "mean"]
+    worst = worst_of(ratios)
+    assert worst is not None and worst.column == "agent_position.0" and "0.95 of what 'mean' misses" in worst.told
+    with pytest.raises(InputError, match=r"1 of 4 columns (.|\n)*- agent_position\.0: 1\.9, 0\.95"):
+        learn._require_fit(ratios, 10)
+    learn._require_fit(ratios[1:], 10)
+
+
+def test_one_episode_is_learnt_without_noise(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = changed(project, "caption_dropout = 0.0", "caption_dropout = 0.1", "noisy")
+    until(tmp_path, path, "stats")
+    run, recipes = Run(tmp_path), []
+    monkeypatch.setattr(learn, "train_model", lambda config, sources: recipes.append(config.recipe))
+    for only in (0, None):
+        learn.train_on(run, run.description(), run.contract(), tmp_path, steps=10, only=only)
+    assert [(r.state_noise, r.latent_noise, r.caption_dropout) for r in recipes] == [(0, 0, 0), (0.02, 0.05, 0.1)]
 
 
 def test_from_recordings_to_a_server(project: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,8 +457,5 @@ def test_from_recordings_to_a_server(project: Path, tmp_path: Path, capsys, monk
     again = capsys.readouterr().out
     assert again.count("done already") == len(AFTER)
     assert (made / "transformer" / "diffusion_pytorch_model.safetensors").stat().st_mtime == weights.st_mtime
-    with pytest.raises(InputError, match=r"train: .* was trained before describe"):
-        commands.describe(changed(project, "execute = 8", "execute = 9", "later"), tmp_path)
-        for stage in (commands.lint, commands.stats, commands.plan):
-            stage(tmp_path)
-        commands.run(tmp_path)
+    facts = Run(tmp_path).facts("check")
+    assert facts["worst"] in ("agent_position.0", "agent_position.1") and facts["better"] in (True, False)

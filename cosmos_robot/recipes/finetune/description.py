@@ -11,29 +11,41 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from cosmos_robot.backbone.cosmos3.layout import PlanMode
 from cosmos_robot.contract import Contract, Normalization, RobotSpec, load_contract, load_robot
 from cosmos_robot.contract.base import Spec
+from cosmos_robot.contract.model import Mode
 from cosmos_robot.data.bridge import DataSpec
 from cosmos_robot.errors import ContractError, CosmosRobotError
 
 MUST_SAY: Final = ("name", "domain_id", "domain_name", "chunk", "execute", "state_row", "canvas", "normalization")
 """Fields of [model] that no other robot's checkpoint can answer."""
 CANVAS_MUST_SAY: Final = ("height", "width", "placements")
-NEVER_TAKEN: Final = ("state_normalization", "action_normalization", "state_space", "action_space", "frames", "fps")
-"""Fields of a contract that belong to its robot, so they are empty unless said."""
+NEVER_TAKEN: Final = (
+    "state_normalization", "action_normalization", "state_space", "action_space", "frames", "fps", "modes",
+)  # fmt: skip
+"""Fields of a contract that belong to its robot, so they are empty unless said; the modes are those of [training]."""
 SECTIONS: Final = ("start", "env", "data", "robot", "model", "training", "tokenizer", "overfit")
 
 
+Share = Annotated[float, Field(gt=0)]
+
+
 class TrainingSpec(Spec):
-    """How long and how. recipe: settings of ``training.model_config.PostTraining`` that differ from the published ones.
-    lora: adapters of this rank instead of the weights themselves."""
+    """How long and how. modes: how often a sample is drawn as each, or "joint" for the report's mixture
+    (``training.model_config.JOINT``); they become the contract's. recipe: settings of
+    ``training.model_config.PostTraining`` that differ from the published ones. lora: adapters of this rank instead of
+    the weights themselves."""
 
     steps: int = Field(ge=1)
     batch: int = Field(default=32, ge=1)
+    modes: Literal["joint"] | Annotated[dict[PlanMode, Share], Field(min_length=1)] = Field(
+        default_factory=lambda: {"policy": 1.0}
+    )
     recipe: dict[str, Any] = Field(default_factory=dict)
     lora: int | None = Field(default=None, ge=1)
     checkpoint_layers: bool = False
@@ -41,6 +53,20 @@ class TrainingSpec(Spec):
     device: str = "cpu"
     threads: int = Field(default=2, ge=1)
     seed: int = Field(default=42, ge=0)
+
+    @property
+    def shares(self) -> dict[PlanMode, float]:
+        """``modes`` with the mixture by its parts."""
+        if self.modes != "joint":
+            return dict(self.modes)
+        from cosmos_robot.training.model_config import JOINT
+
+        return dict(JOINT)
+
+    @property
+    def acts(self) -> bool:
+        """Whether what comes out is a policy."""
+        return not {"policy", "wam"}.isdisjoint(self.shares)
 
 
 class TokenizerSpec(Spec):
@@ -52,7 +78,7 @@ class TokenizerSpec(Spec):
 
 
 class OverfitSpec(Spec):
-    """The one-episode test. episode: its index in the recordings."""
+    """The one-episode test. episode: its index among the episodes that are kept, the first is 0."""
 
     steps: int = Field(default=300, ge=1)
     episode: int = Field(default=0, ge=0)
@@ -105,9 +131,10 @@ def read_description(path: Path) -> Description:
         contract, taken, normalization = _contract(parts.pop("robot"), dict(parts.pop("model")), parts["start"])
         data = dict(parts.pop("data"))
         data["path"] = str((path.parent / data["path"]).resolve())
-        return Description.model_validate(
+        made = Description.model_validate(
             {**parts, "data": data, "contract": contract, "normalization": normalization, "taken": taken}
         )
+        return made.model_copy(update={"contract": with_modes(contract, tuple(made.training.shares))})
     except ValidationError as error:
         wrong = [f"{'.'.join(map(str, e['loc'])) or 'description'}: {e['msg']}" for e in error.errors()]
         raise ContractError(f"{path}:" + "".join(f"\n  - {line}" for line in wrong)) from error
@@ -145,6 +172,8 @@ def _missing(parts: Mapping[str, Any]) -> Iterator[str]:
     model, canvas = parts.get("model"), None
     if isinstance(model, Mapping):
         yield from (f"model.{name}" for name in MUST_SAY if name not in model)
+        if "modes" in model:
+            yield "model.modes: becomes what is trained; say that, with weights, as in training.modes = { policy = 1 }"
         canvas = model.get("canvas")
     if isinstance(canvas, Mapping):
         yield from (f"model.canvas.{name}" for name in CANVAS_MUST_SAY if name not in canvas)
@@ -171,6 +200,11 @@ def _contract(robot: Mapping[str, Any], model: dict[str, Any], start: str) -> tu
     model |= {"state_normalization": unstated, "action_normalization": unstated}
     made = Contract.model_validate({"robot": _robot(robot).model_dump(mode="json"), "model": model})
     return made, tuple(taken), normalization
+
+
+def with_modes(contract: Contract, modes: tuple[Mode, ...]) -> Contract:
+    """``contract`` with these modes instead of its own."""
+    return Contract(robot=contract.robot, model=contract.model.model_copy(update={"modes": modes}))
 
 
 def _robot(robot: Mapping[str, Any]) -> RobotSpec:

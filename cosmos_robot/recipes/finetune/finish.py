@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from cosmos_robot.backbone.cosmos3.load import load_checkpoint, save_checkpoint
 from cosmos_robot.contract import Contract
@@ -17,12 +19,24 @@ from cosmos_robot.data.bridge import RecordedEpisodes
 from cosmos_robot.errors import CheckpointError, InputError
 from cosmos_robot.policies import load_policy
 from cosmos_robot.policies.base import Policy
-from cosmos_robot.recipes.finetune.learn import start_of
-from cosmos_robot.recipes.finetune.measures import Error, error_of, observation_of, predicted, standing
+from cosmos_robot.recipes.finetune.learn import no_policy, start_of, weights_digest
+from cosmos_robot.recipes.finetune.measures import (
+    Error,
+    Ratio,
+    column_ratios,
+    error_of,
+    mean_command,
+    observation_of,
+    predicted,
+    standing,
+    worst_of,
+)
 from cosmos_robot.recipes.finetune.plan import recipe_of
-from cosmos_robot.recipes.finetune.prepare import open_episodes, training_indices
+from cosmos_robot.recipes.finetune.prepare import training_commands, training_indices
+from cosmos_robot.recipes.finetune.recordings import open_episodes
 from cosmos_robot.recipes.finetune.stages import Run, Say, write_json
 from cosmos_robot.training.parameters import reinitialise_heads
+from cosmos_robot.types import Observation
 
 MOMENTS = 12
 """Looked at in each held-out episode."""
@@ -31,37 +45,64 @@ SAME = 1e-5
 
 
 def check(run: Run, say: Say) -> dict[str, Any]:
-    """The trained policy on held-out episodes against three that know nothing."""
+    """The trained policy on held-out episodes against three that know nothing, column by column."""
 
     def work(folder: Path, tell: Say) -> dict[str, Any]:
-        episodes, contract = open_episodes(run.description()), run.contract()
-        policy = load_policy(run.facts("train")["checkpoint"])
-        errors = held_out_errors(policy, episodes, contract)
-        model = contract.model
-        tell(
-            f"mean absolute error of the first {model.execute} commands on {errors['episodes']} held-out episodes, "
-            "robot units (95 % interval over episodes):"
-        )
-        for error in errors["errors"]:
-            columns = ", ".join(f"{c:.4g}" for c in error.columns)
-            tell(f"{error.name}: {error.told}; by column {columns}")
-        mine, *others = errors["errors"]
-        best = min(others, key=lambda e: e.mean)
-        tell(f"{'better' if mine.mean < best.mean else 'NOT BETTER'} than the best of those, {best.name!r}: "
-             f"{mine.mean / best.mean:.2f} of its error")  # fmt: skip
-        facts = {"episodes": errors["episodes"], "errors": [asdict(e) for e in errors["errors"]],
-                 "better": bool(mine.mean < best.mean)}  # fmt: skip
+        episodes, contract = open_episodes(run), run.contract()
+        checkpoint = run.facts("train")["checkpoint"]
+        if not run.description().training.acts:
+            tell(f"errors of commands cannot be measured: {no_policy(contract)}")
+            tell("losses on held-out episodes are in the log of train; videos and labels are measured by: "
+                 f"{_world_model_eval(run, Path(checkpoint))}")  # fmt: skip
+            return {"ratios": None}
+        held_out = held_out_errors(load_policy(checkpoint), episodes, contract)
+        for line in _error_lines(contract, held_out):
+            tell(line)
+        worst = worst_of(held_out.ratios)
+        facts = {"episodes": held_out.episodes, "errors": [asdict(e) for e in held_out.errors],
+                 "ratios": [asdict(r) for r in held_out.ratios], "worst": None if worst is None else worst.column,
+                 "better": worst is not None and (worst.share or 0) < 1}  # fmt: skip
         write_json(folder / "check.json", facts)
         return facts
 
-    return run.perform("check", work, None, say)
+    return run.perform("check", work, say)
 
 
-def held_out_errors(policy: Policy, episodes: RecordedEpisodes, contract: Contract) -> dict[str, Any]:
+@dataclass(frozen=True)
+class HeldOut:
+    """Errors on so many held-out episodes: of the policy, of zeros, of the mean command and of standing still, and in
+    each column the policy's against the best of the others."""
+
+    episodes: int
+    errors: tuple[Error, ...]
+    ratios: tuple[Ratio, ...]
+
+
+def _error_lines(contract: Contract, held_out: HeldOut) -> Iterator[str]:
+    """What ``check`` has to say. A mean over columns of different units is not told."""
+    one_unit = len({field.unit for field in contract.robot.action}) == 1
+    yield (
+        f"mean absolute error of the first {contract.model.execute} commands on {held_out.episodes} held-out episodes, "
+        f"robot units{' (95 % interval over episodes)' if one_unit else ''}:"
+    )
+    for error in held_out.errors:
+        columns = ", ".join(f"{c:.4g}" for c in error.columns)
+        yield f"{error.name}: {f'{error.told}; ' if one_unit else ''}by column {columns}"
+    yield "each column against the best of those that know nothing:"
+    yield from (ratio.told for ratio in held_out.ratios)
+    worst = worst_of(held_out.ratios)
+    if worst is None:
+        yield "NOT CHECKED: no column of the held-out commands moves"
+    else:
+        verdict = "better than these in every column" if (worst.share or 0) < 1 else "NOT BETTER in every column"
+        yield f"{verdict}; the worst is {worst.told}"
+
+
+def held_out_errors(policy: Policy, episodes: RecordedEpisodes, contract: Contract) -> HeldOut:
     """The errors of ``policy``, of zeros, of the training commands' mean, and of standing still."""
     training = set(training_indices(len(episodes)))
     held_out = [index for index in range(len(episodes)) if index not in training]
-    mean = np.mean([episodes.numbers(index)[1].mean(axis=0) for index in sorted(training)], axis=0)
+    mean, usual = mean_command(training_commands(episodes))
     chunk, robot = contract.model.chunk, contract.robot
     parts: dict[str, list] = {"policy": [], "zero": [], "mean": [], "repeat the state": []}
     for index in held_out:
@@ -75,30 +116,41 @@ def held_out_errors(policy: Policy, episodes: RecordedEpisodes, contract: Contra
             ("repeat the state", standing(robot, episode, rows, chunk)),
         ):
             parts[name].append((chunks, episode, rows))
-    errors: list[Error] = [error_of(name, part, contract.model.execute) for name, part in parts.items()]
-    return {"episodes": len(held_out), "errors": errors}
+    mine, *others = errors = [error_of(name, part, contract.model.execute) for name, part in parts.items()]
+    constant = next(error.columns for error in others if error.name == "mean")
+    ratios = column_ratios(robot, mine.columns, {e.name: e.columns for e in others}, constant, usual.tolist())
+    return HeldOut(len(held_out), tuple(errors), ratios)
 
 
 def export(run: Run, say: Say) -> dict[str, Any]:
     """The trained checkpoint in the released layout, under the model's name, proved to act as it did."""
 
     def work(folder: Path, tell: Say) -> dict[str, Any]:
-        trained = Path(run.facts("train")["checkpoint"])
+        trained, weights = Path(run.facts("train")["checkpoint"]), run.facts("train")["weights"]
         contract = run.contract()
         target = folder / contract.model.name
         shutil.copytree(trained, target)
-        episode = open_episodes(run.description())[0]
-        before, after = (predicted(load_policy(f), episode, 0, [0]) for f in (trained, target))
-        if not np.array_equal(before, after):
-            raise CheckpointError(f"export: {target} does not act as {trained}; was it changed meanwhile?")
+        if weights_digest(target) != weights:
+            raise CheckpointError(
+                f"export: {target} has not the weights that train left in {trained}; were they changed?"
+            )
+        if run.description().training.acts:
+            _require_alike(run, trained, target)
         untrained = save_untrained(run, folder / f"{contract.model.name}-before")
         tell(f"checkpoint: {target}")
         tell(f"what training began with, under the same contract, to compare with: {untrained}")
         for checkpoint in (target, untrained):
             tell(f"try it: {closed_loop(run, checkpoint)}")
-        return {"checkpoint": str(target), "before": str(untrained)}
+        return {"checkpoint": str(target), "before": str(untrained), "weights": weights}
 
-    return run.perform("export", work, None, say)
+    return run.perform("export", work, say)
+
+
+def _require_alike(run: Run, trained: Path, target: Path) -> None:
+    episode = open_episodes(run)[0]
+    before, after = (predicted(load_policy(f), episode, 0, [0]) for f in (trained, target))
+    if not np.array_equal(before, after):
+        raise CheckpointError(f"export: {target} does not act as {trained}; was it changed meanwhile?")
 
 
 def save_untrained(run: Run, folder: Path) -> Path:
@@ -114,35 +166,32 @@ def save_untrained(run: Run, folder: Path) -> Path:
 
 
 def closed_loop(run: Run, checkpoint: Path) -> str:
-    """The command that tries a checkpoint: in simulation where there is one, else served."""
+    """The command that tries a checkpoint: in simulation where there is one, else served; on the recordings if it is no
+    policy."""
+    if not run.description().training.acts:
+        return _world_model_eval(run, checkpoint)
     env = run.description().env
     if env is None:
         return f"cosmos-robot serve --ckpt {checkpoint}"
     return f"cosmos-robot eval --ckpt {checkpoint} --suite {env.rsplit('/', 1)[0]}"
 
 
+def _world_model_eval(run: Run, checkpoint: Path) -> str:
+    return f"cosmos-robot eval-world-model --ckpt {checkpoint} --data {run.description().data.path}"
+
+
 def serve(run: Run, say: Say) -> dict[str, Any]:
     """Start a server on the export, ask it once over the wire, compare with the same question in this process."""
 
     def work(folder: Path, tell: Say) -> dict[str, Any]:
-        from cosmos_robot.serve.client import PolicyClient
-        from cosmos_robot.serve.commands import ServeConfig, listen, load_models
-        from cosmos_robot.serve.server import ServerSettings
-        from cosmos_robot.serve.service import Service, ServiceSettings
-
         checkpoint = run.facts("export")["checkpoint"]
-        config = ServeConfig(ckpt=checkpoint, port=0)
+        if not run.description().training.acts:
+            tell(f"not served: {no_policy(run.contract())}")
+            return {"difference": None}
         policy = load_policy(checkpoint)
-        robot, episode = policy.contract.robot, open_episodes(run.description())[0]
+        robot, episode = policy.contract.robot, open_episodes(run)[0]
         seen = observation_of(robot, episode, len(episode) // 2)
-        with contextlib.ExitStack() as stack:
-            service = Service(load_models(config), ServiceSettings(batch=config.batch))
-            stack.callback(service.close)
-            service.start()
-            [(_, address)] = listen(service, ServerSettings(config.host, 0, ""), config, stack)
-            client = PolicyClient(address)
-            stack.callback(client.close)
-            served = client.act([seen], [7])[0].values
+        address, served = _asked(checkpoint, seen)
         here = policy.act([seen], [7])[0].values
         scale = np.ptp(here, axis=0).max() + 1e-9
         difference = float(np.abs(served - here).max() / scale)
@@ -153,4 +202,22 @@ def serve(run: Run, say: Say) -> dict[str, Any]:
         tell(f"serve it: cosmos-robot serve --ckpt {checkpoint}")
         return {"difference": difference}
 
-    return run.perform("serve", work, None, say)
+    return run.perform("serve", work, say)
+
+
+def _asked(checkpoint: str, seen: Observation) -> tuple[str, NDArray[np.float64]]:
+    """The address of a server on ``checkpoint``, which is stopped again, and its answer (T, D) to one question."""
+    from cosmos_robot.serve.client import PolicyClient
+    from cosmos_robot.serve.commands import ServeConfig, listen, load_models
+    from cosmos_robot.serve.server import ServerSettings
+    from cosmos_robot.serve.service import Service, ServiceSettings
+
+    config = ServeConfig(ckpt=checkpoint, port=0)
+    with contextlib.ExitStack() as stack:
+        service = Service(load_models(config), ServiceSettings(batch=config.batch))
+        stack.callback(service.close)
+        service.start()
+        [(_, address)] = listen(service, ServerSettings(config.host, 0, ""), config, stack)
+        client = PolicyClient(address)
+        stack.callback(client.close)
+        return address, client.act([seen], [7])[0].values

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import hashlib
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from cosmos_robot.contract import Contract
 from cosmos_robot.data.bridge import RecordedEpisodes
-from cosmos_robot.data.episodes import Episode
 from cosmos_robot.errors import InputError
 from cosmos_robot.policies import load_policy
+from cosmos_robot.policies.base import Policy
 from cosmos_robot.recipes.adapted import adapt_tokenizer
 from cosmos_robot.recipes.finetune.description import Description
-from cosmos_robot.recipes.finetune.measures import action_error, predicted
-from cosmos_robot.recipes.finetune.plan import recipe_of
-from cosmos_robot.recipes.finetune.prepare import open_episodes
+from cosmos_robot.recipes.finetune.measures import (
+    Ratio,
+    column_errors,
+    column_ratios,
+    mean_command,
+    predicted,
+    worst_of,
+)
+from cosmos_robot.recipes.finetune.plan import recipe_of, stream_of
+from cosmos_robot.recipes.finetune.prepare import training_commands
+from cosmos_robot.recipes.finetune.recordings import labelled_episodes, open_episodes
 from cosmos_robot.recipes.finetune.replay import replay_lines
 from cosmos_robot.recipes.finetune.stages import Run, Say
 from cosmos_robot.training.cache import EpisodeList, EpisodeSource
-from cosmos_robot.training.model_config import ModelTraining, Stream
+from cosmos_robot.training.model_config import ModelTraining
 from cosmos_robot.training.model_trainer import train_model
 
-if TYPE_CHECKING:
-    from cosmos_robot.data.store import EpisodeStore
-
 FITS = 0.5
-"""An overfit policy's error must be below this share of that of the best constant command."""
+"""An overfit policy's error must be below this share of the mean command's, in every column that moves."""
 
 
 def tokenizer(run: Run, say: Say) -> dict[str, Any]:
@@ -41,39 +44,65 @@ def tokenizer(run: Run, say: Say) -> dict[str, Any]:
         if settings is None:
             raise InputError("tokenizer: the description has no [tokenizer]; its start's autoencoder stays as it is")
         start = adapt_tokenizer(
-            folder, description.start, contract, description.data.path, [labelled_episodes(description)],
+            folder, description.start, contract, description.data.path, [labelled_episodes(run)],
             run.out / "cache", steps=settings.steps, lr=settings.lr, batch=settings.batch,
             threads=description.training.threads,
         )  # fmt: skip
         tell(f"{settings.steps} steps; the start with the new autoencoder: {start}")
-        return {"start": str(start)}
+        return {"start": str(start), "weights": weights_digest(start / "vae")}
 
-    return run.perform("tokenizer", work, None, say)
+    return run.perform("tokenizer", work, say)
 
 
 def overfit(run: Run, say: Say) -> dict[str, Any]:
     """Train on one episode until its commands come out; replay them in simulation, and the recorded ones beside."""
 
     def work(folder: Path, tell: Say) -> dict[str, Any]:
-        description, contract = run.description(), run.contract()
+        description, contract, episodes = run.description(), run.contract(), open_episodes(run)
         index, steps = description.overfit.episode, description.overfit.steps
+        if index >= len(episodes):
+            raise InputError(f"overfit.episode: got {index}, expected one of the {len(episodes)} that are kept, from 0")
         exported = train_on(run, description, contract, folder / "training", steps=steps, only=index)
+        tell(f"{steps} steps on episode {index}; log and curves in {folder / 'training'}")
+        if not description.training.acts:
+            tell(f"whether it was learnt cannot be checked: {no_policy(contract)}; look at the losses")
+            return {"columns": None}
         policy = load_policy(exported)
-        episode = open_episodes(description)[index]
-        mine = action_error(predicted(policy, episode, seed=0), episode)
-        constant = action_error(np.broadcast_to(_mean(episode), episode.actions.shape), episode)
-        tell(f"{steps} steps on episode {index}: its commands are missed by {mine:.4g}, a constant misses by "
-             f"{constant:.4g} (mean over columns, robot units)")  # fmt: skip
-        if not mine < FITS * constant:
-            raise InputError(
-                f"overfit: after {steps} steps the error is {mine:.4g}, not below {FITS:g} of a constant's "
-                f"{constant:.4g}; look for a wrong camera or field, raise overfit.steps or training.recipe.lr"
-            )
-        for line in replay_lines(description, index, policy):
+        ratios = _by_heart(policy, episodes, index)
+        for ratio in ratios:
+            tell(f"commands, robot units, {ratio.told}")
+        _require_fit(ratios, steps)
+        for line in replay_lines(description, episodes.places[index], policy):
             tell(line)
-        return {"error": mine, "constant": constant}
+        return {"columns": [asdict(ratio) for ratio in ratios]}
 
-    return run.perform("overfit", work, None, say)
+    return run.perform("overfit", work, say)
+
+
+def _by_heart(policy: Policy, episodes: RecordedEpisodes, index: int) -> tuple[Ratio, ...]:
+    """How far the policy is from an episode's own commands, against their mean."""
+    episode = episodes[index]
+    mine = column_errors(predicted(policy, episode, seed=0), episode)
+    _, usual = mean_command(training_commands(episodes))
+    _, constant = mean_command(episode.actions[episode.valid])
+    return column_ratios(episodes.contract.robot, mine, {"mean": constant}, constant, usual)
+
+
+def _require_fit(ratios: tuple[Ratio, ...], steps: int) -> None:
+    wrong = [ratio for ratio in ratios if ratio.share is not None and not ratio.share < FITS]
+    if wrong:
+        raise InputError(
+            f"overfit: after {steps} steps {len(wrong)} of {len(ratios)} columns are not below {FITS:g} of the mean "
+            "command's error; look for a wrong camera or field, or raise overfit.steps or training.recipe.lr, and run "
+            "the stages from describe on again:" + "".join(f"\n  - {ratio.told}" for ratio in wrong)
+        )
+    if worst_of(ratios) is None:
+        raise InputError("overfit: no column of this episode's commands moves; choose another overfit.episode")
+
+
+def no_policy(contract: Contract) -> str:
+    """Why a checkpoint's commands cannot be looked at, in words."""
+    return f"trained as {', '.join(contract.model.modes)}, it gives no commands (policy and wam do)"
 
 
 def train(run: Run, say: Say) -> dict[str, Any]:
@@ -83,9 +112,9 @@ def train(run: Run, say: Say) -> dict[str, Any]:
         description, contract = run.description(), run.contract()
         exported = train_on(run, description, contract, folder / "training", steps=description.training.steps)
         tell(f"{description.training.steps} steps; log and curves in {folder / 'training'}")
-        return {"checkpoint": str(exported)}
+        return {"checkpoint": str(exported), "weights": weights_digest(exported)}
 
-    return run.perform("train", work, None, say)
+    return run.perform("train", work, say)
 
 
 def train_on(
@@ -99,17 +128,18 @@ def train_on(
     validate: bool = True,
 ) -> Path:
     """The trainer, on all recordings or one episode alone (then also measured on it); the exported checkpoint."""
-    training, episodes = description.training, open_episodes(description)
+    training, episodes = description.training, open_episodes(run)
     source: EpisodeSource = episodes if only is None else EpisodeList([episodes[only]] * 2)
     recipe = recipe_of(training)
     if only is not None:  # it shall be learnt by heart, not be generalised from
-        recipe = replace(recipe, warmup=min(recipe.warmup, steps // 10), ema_rate=None, latent_noise=0.0)
+        plain = {"ema_rate": None, "latent_noise": 0.0, "state_noise": 0.0, "caption_dropout": 0.0}
+        recipe = replace(recipe, warmup=min(recipe.warmup, steps // 10), **plain)
     lora = None
     if training.lora:
         from cosmos_robot.backbone.cosmos3.lora import LoraSpec
 
         lora = LoraSpec(rank=training.lora)
-    stream = Stream(name=contract.model.name, contract=contract, stride=description.data.stride)
+    stream = stream_of(description, contract)
     config = ModelTraining(
         out=out, streams=(stream,), start=start_of(run, description), cache=run.out / "cache", steps=steps,
         recipe=recipe, lora=lora, batch=training.batch, seed=training.seed,
@@ -128,31 +158,11 @@ def start_of(run: Run, description: Description) -> str:
     return run.facts("tokenizer")["start"]
 
 
-def labelled_episodes(description: Description) -> EpisodeSource:
-    """The recordings; with the columns that only training may read, where our own collector wrote such."""
-    from cosmos_robot.data.store import SIDECAR, EpisodeStore
-
-    episodes, path = open_episodes(description), description.data.path
-    if not (path / SIDECAR).is_file() or any(a != b for a, b in episodes.cameras.items()):
-        return episodes
-    return _Labelled(episodes, EpisodeStore(path))
-
-
-class _Labelled:
-    """Recordings with the extras that lie beside them, row for row."""
-
-    def __init__(self, episodes: RecordedEpisodes, store: EpisodeStore):
-        self._episodes, self._store = episodes, store
-        self.fingerprint = f"{episodes.fingerprint} {store.fingerprint}"
-
-    def __len__(self) -> int:
-        return len(self._episodes)
-
-    def __getitem__(self, index: int) -> Episode:
-        extras = self._store.episode(index, cameras=[]).extras
-        stride = self._episodes.data.stride
-        return replace(self._episodes[index], extras={name: value[::stride] for name, value in extras.items()})
-
-
-def _mean(episode: Episode) -> Sequence[float]:
-    return episode.actions[episode.valid].mean(axis=0)
+def weights_digest(folder: Path) -> str:
+    """Changes with any weight below ``folder``."""
+    total = hashlib.blake2b(digest_size=16)
+    for path in sorted(folder.rglob("*.safetensors")):
+        with path.open("rb") as file:
+            total.update(f"{path.relative_to(folder)} ".encode())
+            total.update(hashlib.file_digest(file, "blake2b").digest())
+    return total.hexdigest()

@@ -5,7 +5,7 @@ Axis legend: N moments, T chunk steps, D action width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 
 from cosmos_robot.actions.layouts import action_layout, state_layout
 from cosmos_robot.contract import RobotSpec
+from cosmos_robot.data.bridge import column_names
 from cosmos_robot.data.episodes import Episode
 from cosmos_robot.policies.base import Policy
 from cosmos_robot.types import Observation
 
 AT_ONCE = 16
 DRAWS = 2000
+VARIES = 0.01
+"""A column stands still where the mean command misses it by less than this share of what it misses over all data."""
 
 
 def observation_of(robot: RobotSpec, episode: Episode, row: int, stride: int = 1) -> Observation:
@@ -43,16 +46,66 @@ def predicted(policy: Policy, episode: Episode, seed: int, rows: Sequence[int] |
     return np.stack([chunk.values for chunk in chunks])
 
 
-def action_error(chunks: NDArray[np.floating], episode: Episode, rows: Sequence[int] | None = None) -> float:
-    """Mean absolute error over the valid commands and all columns."""
-    chosen = slice(None) if rows is None else list(rows)
-    error = np.abs(chunks - episode.actions[chosen]).mean(axis=-1)
-    return float(error[episode.valid[chosen]].mean())
+def column_errors(chunks: NDArray[np.floating], episode: Episode) -> NDArray[np.float64]:
+    """Mean absolute error (D,) over the valid commands of all rows, column by column: these have different units."""
+    return np.abs(chunks - episode.actions)[episode.valid].mean(axis=0, dtype=np.float64)
+
+
+def mean_command(rows: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The mean (D,) of commands (N, D), and the mean absolute error (D,) of giving it always."""
+    mean = rows.mean(axis=0, dtype=np.float64)
+    return mean, np.abs(rows - mean).mean(axis=0)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One column's error as a share of another's. share: None where the column stands still, so nothing is missed by
+    knowing nothing. than: whose error it is compared with."""
+
+    column: str
+    error: float
+    other: float
+    share: float | None
+    than: str
+
+    @property
+    def told(self) -> str:
+        """In words."""
+        if self.share is None:
+            return f"{self.column}: {self.error:.4g}, not compared: it stands still"
+        return f"{self.column}: {self.error:.4g}, {self.share:.2f} of what {self.than!r} misses ({self.other:.4g})"
+
+
+def column_ratios(
+    robot: RobotSpec,
+    mine: Sequence[float],
+    others: Mapping[str, Sequence[float]],
+    constant: Sequence[float],
+    usual: Sequence[float],
+) -> tuple[Ratio, ...]:
+    """Errors ``mine`` (D,) against the best of ``others`` in each column of the robot's commands.
+
+    constant: what the mean command misses on the same rows; usual: what it misses over all training episodes. Together
+    they tell columns that stand still.
+    """
+    found = []
+    for i, name in enumerate(n for field in robot.action for n in column_names(field)):
+        than = min(others, key=lambda other, i=i: others[other][i])
+        best = float(others[than][i])
+        moves = best > 0 and constant[i] > VARIES * usual[i]
+        found.append(Ratio(name, float(mine[i]), best, float(mine[i]) / best if moves else None, than))
+    return tuple(found)
+
+
+def worst_of(ratios: Sequence[Ratio]) -> Ratio | None:
+    """The column with the largest share, None where all stand still."""
+    return max((r for r in ratios if r.share is not None), key=lambda r: r.share or 0.0, default=None)
 
 
 @dataclass(frozen=True)
 class Error:
-    """A mean absolute error per column (D,) and over all, with its 95 % interval over episodes, None for one."""
+    """A mean absolute error per column (D,) and over all, with its 95 % interval over episodes, None for one. That over
+    all means something only where all columns have one unit."""
 
     name: str
     columns: tuple[float, ...]

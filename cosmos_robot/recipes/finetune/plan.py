@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 
 from cosmos_robot.backbone.cosmos3.folder import CheckpointFolder, find_checkpoint
-from cosmos_robot.backbone.cosmos3.layout import contract_plan
+from cosmos_robot.backbone.cosmos3.layout import PlanMode, contract_plan, video_frames
 from cosmos_robot.backbone.cosmos3.memory import available_bytes
 from cosmos_robot.backbone.cosmos3.weights import read_json
 from cosmos_robot.contract import Contract
@@ -19,6 +19,7 @@ from cosmos_robot.errors import CheckpointError
 from cosmos_robot.images import model_size
 from cosmos_robot.recipes.finetune.description import Description, TrainingSpec
 from cosmos_robot.recipes.finetune.stages import Run, Say
+from cosmos_robot.training.model_config import Stream
 from cosmos_robot.training.session import LOG_FILE
 
 FLOAT32, HALF = 4, 2
@@ -56,13 +57,16 @@ def plan(run: Run, probe: bool, say: Say) -> dict[str, Any]:
         start = find_checkpoint(description.start)
         sizes = parameter_counts(start, description.training)
         tokens = tokens_per_sample(start, contract)
-        memory = training_memory(start, sizes, tokens, description.training)
+        memory = training_memory(start, sizes, max(tokens.values()), description.training)
         training = description.training
         tell(
             f"{description.start}: {sizes['all'] / 1e6:.3g} M parameters, {sizes['trained'] / 1e6:.3g} M trained"
             + (f" (LoRA of rank {training.lora})" if training.lora else "")
         )
-        tell(f"a sample is {tokens} tokens besides its text; {training.batch} samples a step, {training.steps} steps")
+        counted = ", ".join(f"{count} tokens ({mode})" for mode, count in tokens.items())
+        tell(f"a sample is {counted} besides its text; {training.batch} samples a step, {training.steps} steps")
+        if len(tokens) > 1:
+            tell("memory is for a step whose samples are all of the largest mode, as may be drawn")
         for name, size in asdict(memory).items():
             tell(f"memory, {name.replace('_', ' ')}: {_size(size)}")
         free = available_bytes(torch.device(training.device))
@@ -76,7 +80,7 @@ def plan(run: Run, probe: bool, say: Say) -> dict[str, Any]:
         tell(_time_line(seconds, training, probe))
         return {"parameters": sizes, "tokens": tokens, "memory": asdict(memory), "seconds_per_step": seconds}
 
-    return run.perform("plan", work, {"probe": probe}, say)
+    return run.perform("plan", work, say, {"probe": probe})
 
 
 def parameter_counts(start: CheckpointFolder, training: TrainingSpec) -> dict[str, int]:
@@ -97,13 +101,16 @@ def parameter_counts(start: CheckpointFolder, training: TrainingSpec) -> dict[st
     return {"all": total, "trained": sum(p.numel() for p in model.parameters() if p.requires_grad)}
 
 
-def tokens_per_sample(start: CheckpointFolder, contract: Contract) -> int:
-    """Picture tokens and rows of one sample of mode ``policy``."""
+def tokens_per_sample(start: CheckpointFolder, contract: Contract) -> dict[PlanMode, int]:
+    """Picture tokens and rows of one sample of each mode that is trained. Raises ContractError as ``contract_plan``."""
     config = read_json(start.parts["transformer"] / "config.json")
     cell = read_json(start.parts["vae"] / "config.json")["scale_factor_spatial"]
     height, width = model_size(contract.model.canvas)
-    tokens = contract_plan(contract, "policy", (height // cell, width // cell), contract.model.history_rows)
-    return tokens.latent_grid[0] * tokens.patches(config["latent_patch_size"]) + tokens.rows
+    found = {}
+    for mode in contract.model.modes:
+        tokens = contract_plan(contract, mode, (height // cell, width // cell), contract.model.history_rows)
+        found[mode] = tokens.latent_grid[0] * tokens.patches(config["latent_patch_size"]) + tokens.rows
+    return found
 
 
 def training_memory(start: CheckpointFolder, sizes: dict[str, int], tokens: int, training: TrainingSpec) -> Memory:
@@ -135,6 +142,17 @@ def recipe_of(training: TrainingSpec):
         if name not in known:
             raise UnknownNameError("setting in training.recipe", name, known)
     return PostTraining(**{n: tuple(v) if isinstance(v, list) else v for n, v in training.recipe.items()})
+
+
+def stream_of(description: Description, contract: Contract) -> Stream:
+    """What is learnt, and as which modes. Raises ContractError where the chunk has no whole video though a mode needs
+    one, InputError where the rows of the recordings do not fall on its pictures."""
+    stream = Stream(
+        name=contract.model.name, contract=contract, modes=description.training.shares, stride=description.data.stride
+    )
+    if stream.has_video:
+        video_frames(contract.model)
+    return stream
 
 
 def _probed(run: Run, description: Description, contract: Contract, folder: Path) -> float:

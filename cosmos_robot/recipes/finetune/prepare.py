@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cosmos_robot.actions.codec import Codec
 from cosmos_robot.actions.layouts import action_layout, state_layout
@@ -18,7 +19,9 @@ from cosmos_robot.data.contract_lint import check_contract
 from cosmos_robot.data.findings import Finding
 from cosmos_robot.data.lint import lint as lint_dataset
 from cosmos_robot.errors import InputError
-from cosmos_robot.recipes.finetune.description import Description, read_description, require_start
+from cosmos_robot.recipes.finetune.description import read_description, require_start
+from cosmos_robot.recipes.finetune.plan import stream_of
+from cosmos_robot.recipes.finetune.recordings import open_episodes
 from cosmos_robot.recipes.finetune.stages import DESCRIPTION, Run, Say, write_json
 from cosmos_robot.training.cache import VALIDATION_EVERY
 
@@ -30,7 +33,9 @@ def describe(run: Run, path: Path, say: Say) -> dict[str, Any]:
     """A description as a contract and a mapping of the recordings, both checked against each other."""
     description = read_description(path)
     require_start(description.start)
+    stream_of(description, description.contract)
     episodes = RecordedEpisodes(description.data, description.contract)
+    given = {"description": description.model_dump(mode="json"), "recordings": episodes.fingerprint}
 
     def work(folder: Path, tell: Say) -> dict[str, Any]:
         contract, robot, model = description.contract, description.contract.robot, description.contract.model
@@ -42,16 +47,18 @@ def describe(run: Run, path: Path, say: Say) -> dict[str, Any]:
             f"model {model.name}: canvas {model.canvas.height}x{model.canvas.width}, {model.chunk} rows a chunk, "
             f"{model.execute} run; domain {model.domain_id} ({model.domain_name})"
         )
+        tell(f"trained as {', '.join(f'{name} ({share:g})' for name, share in description.training.shares.items())}")
         tell(f"taken from {description.start}: {', '.join(description.taken)}")
         tell(
             f"data: {len(episodes)} episodes, {sum(episodes.recordings.lengths)} control steps, a decision every "
             f"{description.data.stride}"
         )
+        tell(failures_line(episodes))
         contract.save(folder)
         (folder / DESCRIPTION).write_text(description.model_dump_json(indent=2) + "\n")
         return {"episodes": len(episodes), "data": episodes.fingerprint, "contract": contract.model_dump(mode="json")}
 
-    return run.perform("describe", work, description.model_dump(mode="json"), say)
+    return run.perform("describe", work, say, given)
 
 
 def lint(run: Run, say: Say) -> dict[str, Any]:
@@ -61,7 +68,8 @@ def lint(run: Run, say: Say) -> dict[str, Any]:
         description = run.description()
         data = description.data
         report = lint_dataset(data.path, state=data.state_column, action=data.action_column, pictures=2000)
-        against = check_contract(open_episodes(description))
+        episodes = open_episodes(run)
+        against = [*check_contract(episodes), *_failures(episodes)]
         write_json(folder / "report.json", {**report.as_json(), "contract": [f.__dict__ for f in against]})
         findings = [*report.findings, *against]
         for guess in report.guesses:
@@ -77,7 +85,23 @@ def lint(run: Run, say: Say) -> dict[str, Any]:
         tell(f"0 errors, {len(findings)} warnings")
         return {"warnings": [f.code for f in findings]}
 
-    return run.perform("lint", work, None, say)
+    return run.perform("lint", work, say)
+
+
+def _failures(episodes: RecordedEpisodes) -> Iterator[Finding]:
+    """What lint says about episodes marked unsuccessful."""
+    if False in episodes.success:
+        remedy = "see that the labels are right; what is kept is imitated, failures as well"
+        yield Finding("failures", "warning", str(episodes.data.path), failures_line(episodes), remedy)
+
+
+def failures_line(episodes: RecordedEpisodes) -> str:
+    """How many episodes are marked unsuccessful, and what becomes of them, in words."""
+    failed, unmarked = episodes.success.count(False), episodes.success.count(None)
+    if not failed:
+        return "failures: none is marked" + (f", {unmarked} episodes say nothing about it" if unmarked else "")
+    done = "left out" if episodes.data.failures == "drop" else "imitated like the others"
+    return f"failures: {failed} of {len(episodes.success)} episodes are marked unsuccessful and {done} (data.failures)"
 
 
 def stats(run: Run, say: Say) -> dict[str, Any]:
@@ -85,7 +109,7 @@ def stats(run: Run, say: Say) -> dict[str, Any]:
 
     def work(folder: Path, tell: Say) -> dict[str, Any]:
         description = run.description()
-        episodes, contract = open_episodes(description), description.contract
+        episodes, contract = open_episodes(run), description.contract
         training = training_indices(len(episodes))
         state, action = _measured(episodes, training)
         normalization = {
@@ -108,12 +132,7 @@ def stats(run: Run, say: Say) -> dict[str, Any]:
         made.save(folder)
         return {"normalization": {k: v.model_dump(mode="json") for k, v in normalization.items()}}
 
-    return run.perform("stats", work, None, say)
-
-
-def open_episodes(description: Description) -> RecordedEpisodes:
-    """The recordings of a description, under its contract."""
-    return RecordedEpisodes(description.data, description.contract)
+    return run.perform("stats", work, say)
 
 
 def training_indices(count: int) -> list[int]:
@@ -125,6 +144,11 @@ def training_indices(count: int) -> list[int]:
     if not chosen:
         raise InputError(f"{count} episode is too few: the first one is held out to measure on; record more")
     return chosen
+
+
+def training_commands(episodes: RecordedEpisodes) -> NDArray[np.float32]:
+    """The commands (N, D) of all control steps that are trained on, robot units."""
+    return np.concatenate([episodes.numbers(index)[1] for index in training_indices(len(episodes))])
 
 
 def _measured(episodes: RecordedEpisodes, indices: Sequence[int]) -> tuple[Statistics, Statistics]:
