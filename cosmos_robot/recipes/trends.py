@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +39,7 @@ from cosmos_robot.policies.cosmos3_model import Cosmos3Model
 from cosmos_robot.recipes import check_run
 from cosmos_robot.recipes.adapted import adapt_tokenizer
 from cosmos_robot.training.cache import EpisodeList, StoredEpisodes
+from cosmos_robot.training.clips import executed_commands
 from cosmos_robot.training.config import plain
 from cosmos_robot.training.model_config import ModelTraining, PostTraining, Stream
 from cosmos_robot.training.model_trainer import train_model
@@ -49,7 +50,7 @@ START: Final = "tiny-libero"
 SIDE: Final = 96
 CHUNK, EXECUTE, GAP = 16, 8, 4
 SEEDS: Final = (0, 1, 2)
-DEMOS, STEPS, BATCH, EPISODES, WINDOWS = 60, 300, 32, 20, 48
+DEMOS, STEPS, BATCH, EPISODES, WINDOWS = 60, 200, 32, 20, 48
 TOKENIZER_STEPS: Final = 400
 THREADS = 2
 POINTS: Final = (0.125, 0.25, 0.5, 1.0)
@@ -184,17 +185,18 @@ def measure(checkpoint: Checkpoint, demos: Path, episodes: int) -> dict[str, flo
     """What a checkpoint's modes can show: coverage in closed loop, FD PSNR and ID error on held-out windows."""
     model, modes, found = Cosmos3Model(checkpoint), checkpoint.contract.model.modes, {}
     windows = held_out_windows(demos, checkpoint.contract)
-    seeds, commands = list(range(len(windows))), [w[1].values for w in windows]
+    seeds, seen = list(range(len(windows))), [w.seen for w in windows]
+    sent, videos = [w.sent for w in windows], [w.video for w in windows]
     if "policy" in modes:
         policy = Cosmos3Policy(model)
         found["coverage"] = float(np.mean(drive(policy, episodes)))
-        found["policy_error"] = error([c.values for c in policy.act([w[0] for w in windows], seeds)], commands)
+        found["policy_error"] = error([c.values for c in policy.act(seen, seeds)], [w.wanted for w in windows])
     if "forward_dynamics" in modes:
-        predictions = Cosmos3WorldModel(model).imagine([w[0] for w in windows], [w[1] for w in windows], seeds)
-        found["fd_psnr"] = psnr([p.frames for p in predictions], [w[2].frames for w in windows])
+        predictions = Cosmos3WorldModel(model).imagine(seen, sent, seeds)
+        found["fd_psnr"] = psnr([p.frames for p in predictions], [v.frames for v in videos])
     if "inverse_dynamics" in modes:
-        labels = Cosmos3InverseModel(model).label([w[2] for w in windows], seeds)
-        found["id_error"] = error([c.values for c in labels], commands)
+        labels = Cosmos3InverseModel(model).label(videos, seeds)
+        found["id_error"] = error([c.values for c in labels], [c.values for c in sent])
     return found
 
 
@@ -202,14 +204,13 @@ def controls(demos: Path, episodes: int) -> dict[str, float]:
     """The same measures of what knows nothing: standing still, the first picture repeated, the disc's own place as
     every command."""
     windows = held_out_windows(demos, contract(MODES))
-    still = [np.repeat(w[2].frames[:1], len(w[2].frames), 0) for w in windows]
-    here = [np.repeat(w[0].state["agent_position"][None], CHUNK, 0) for w in windows]
-    missed = error(here, [w[1].values for w in windows])
+    truth = [w.video.frames for w in windows]
+    here = [np.repeat(w.seen.state["agent_position"][None], CHUNK, 0) for w in windows]
     return {
         "coverage": float(np.mean(drive(None, episodes))),
-        "policy_error": missed,
-        "fd_psnr": psnr(still, [w[2].frames for w in windows]),
-        "id_error": missed,
+        "policy_error": error(here, [w.wanted for w in windows]),
+        "fd_psnr": psnr([np.repeat(frames[:1], len(frames), 0) for frames in truth], truth),
+        "id_error": error(here, [w.sent.values for w in windows]),
     }
 
 
@@ -240,11 +241,19 @@ def _decided(policy: Cosmos3Policy | None, seen: Sequence[Observation], seeds: S
     return [chunk.values for chunk in policy.act(seen, seeds)]
 
 
-Window = tuple[Observation, ActionChunk, Clip]
+@dataclass(frozen=True)
+class Window:
+    """What was seen, what the demonstrator wanted, (CHUNK, 2) px, what was sent, which its pictures follow, and these.
+    The two differ by the disturbance of the demonstrations."""
+
+    seen: Observation
+    wanted: NDArray[np.float64]
+    sent: ActionChunk
+    video: Clip
 
 
 def held_out_windows(demos: Path, contract: Contract) -> list[Window]:
-    """What was seen, the commands and the video of them, at places spread over the held-out episodes."""
+    """At places spread over the held-out episodes."""
     source = StoredEpisodes(demos, contract)
     places = [(e, row) for e in range(0, len(source), HELD_OUT_EVERY) for row in _whole_windows(source[e])]
     chosen = np.linspace(0, len(places) - 1, min(WINDOWS, len(places))).round().astype(int)
@@ -262,8 +271,11 @@ def _window(episode: Episode, row: int, contract: Contract) -> Window:
     pictures = [{name: episode.images[name][row + GAP * k]} for k in range(CHUNK // GAP + 1)]
     frames = np.stack([compose_canvas(contract, each) for each in pictures])
     observation = Observation(pictures[0], state, episode.instruction, 0.0)
-    actions = ActionChunk(np.asarray(episode.actions[row, :CHUNK], np.float64), rate, 0.0, "recorded")
-    return observation, actions, Clip(frames, episode.instruction, state)
+    wanted, sent = (
+        np.asarray(of[row, :CHUNK], np.float64) for of in (episode.actions, executed_commands(episode, STRIDE))
+    )
+    video = Clip(frames, episode.instruction, state)
+    return Window(observation, wanted, ActionChunk(sent, rate, 0.0, "recorded"), video)
 
 
 def psnr(predicted: Sequence[NDArray], true: Sequence[NDArray]) -> float:

@@ -196,29 +196,10 @@ class _Cutter:
         return starts[:, None] + gap * np.arange(self.frames)
 
     def _executed(self, episode: Episode, index: int) -> NDArray[np.float32]:
-        """(N, T, Da) what was sent from each row on; the recorded commands where nothing else is, or nothing reads it.
-
-        Raises InputError for labels, which were never sent, and for an extra that is not of the robot's commands."""
+        """``executed_commands``; the recorded ones where nothing reads what was sent."""
         if not self.stream.has_video and not self.contract.model.history_rows:
             return episode.actions
-        if episode.info.source == "dagger":
-            raise InputError(
-                f"episode {index}: its commands are labels that were never sent (source 'dagger'), so neither its "
-                "pictures nor a history follow from them; put such episodes into a stream of mode 'policy' without "
-                "history_rows"
-            )
-        sent = episode.extras.get(EXECUTED)
-        if sent is None:
-            return episode.actions
-        rows, chunk, width = episode.actions.shape
-        if sent.shape == (rows, width) and self.stream.stride == 1:
-            return chunk_rows(sent, np.arange(rows), chunk)[0]
-        if sent.ndim != 3 or sent.shape[1] < chunk or sent.shape[2] != width:
-            raise InputError(
-                f"episode {index}: extra {EXECUTED!r} is {sent.shape} at stride {self.stream.stride}; expected "
-                f"({rows}, {chunk}, {width}), or ({rows}, {width}) at stride 1; record it so, or leave it out"
-            )
-        return sent[:, :chunk]
+        return executed_commands(episode, self.stream.stride, f"episode {index}")
 
     def _history(self, executed: NDArray[np.float32], starts: NDArray[np.int64]) -> tuple[NDArray, NDArray]:
         """The commands before each start, (n, H, Da) right-aligned, and how many of them there are."""
@@ -359,3 +340,28 @@ def fitted_contract(
 def _training_episodes(stores: list[ClipStore], validation_every: int) -> Iterator[ClipEpisode]:
     for store in stores:
         yield from (store[i] for i in range(len(store)) if i % validation_every and store.lengths[i])
+
+
+def executed_commands(episode: Episode, stride: int, where: str = "episode") -> NDArray[np.float32]:
+    """(N, T, Da) what was sent from each row on; the recorded commands where nothing else is.
+
+    stride: control steps between rows. where: names the episode in errors. Raises InputError for labels, which were
+    never sent, and for an extra that is not of the robot's commands."""
+    if episode.info.source == "dagger":
+        raise InputError(
+            f"{where}: its commands are labels that were never sent (source 'dagger'), so neither its "
+            "pictures nor a history follow from them; put such episodes into a stream of mode 'policy' without "
+            "history_rows"
+        )
+    sent = episode.extras.get(EXECUTED)
+    if sent is None:
+        return episode.actions
+    rows, chunk, width = episode.actions.shape
+    if sent.shape == (rows, width) and stride == 1:
+        return chunk_rows(sent, np.arange(rows), chunk)[0]
+    if sent.ndim != 3 or sent.shape[1] < chunk or sent.shape[2] != width:
+        raise InputError(
+            f"{where}: extra {EXECUTED!r} is {sent.shape} at stride {stride}; expected "
+            f"({rows}, {chunk}, {width}), or ({rows}, {width}) at stride 1; record it so, or leave it out"
+        )
+    return sent[:, :chunk]

@@ -56,11 +56,11 @@ def test_intervals():
 
 def test_measures_of_the_truth_are_perfect(small):
     windows = trends.held_out_windows(small, trends.contract(trends.MODES))
-    assert len(windows) == 2 and windows[0][2].frames.shape == (5, 96, 96, 3)
-    truth = [w[2].frames for w in windows]
+    assert len(windows) == 2 and windows[0].video.frames.shape == (5, 96, 96, 3)
+    truth = [w.video.frames for w in windows]
     assert (
         trends.psnr(truth, truth) > 100
-        and trends.error([w[1].values for w in windows], [w[1].values for w in windows]) == 0
+        and trends.error([w.wanted for w in windows], [w.sent.values for w in windows]) == 0
     )
     control = trends.controls(small, 2)
     assert 0 <= control["coverage"] < 0.5 and control["fd_psnr"] < 60 and control["id_error"] > 5
