@@ -20,7 +20,7 @@ SMALLER = {
     "stride = 1 ": "stride = 4 ",
     "steps = 4000": "steps = 40",
     "steps = 400\n": "steps = 10\n",
-    "steps = 200": "steps = 60",
+    "steps = 200": "steps = 80",
     "batch = 64": "batch = 16",
     "warmup = 100": "warmup = 5",
 }
