@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cosmos_robot.actions.codec import state_vector
-from cosmos_robot.data.episodes import Episode, EpisodeInfo, chunk_rows
+from cosmos_robot.data.episodes import EXECUTED, Episode, EpisodeInfo, chunk_rows
 from cosmos_robot.data.workers import Job, NotDemonstrated
 from cosmos_robot.envs import make
 from cosmos_robot.envs.experts import CLOSED, OPEN, Phase, PickPlace, PickPlaceExpert
@@ -56,7 +56,7 @@ class LiberoDemonstrator:
         kind = str(rng.choice(list(STARTS), p=list(STARTS.values()))) if job.start == "any" else job.start
         PREPARE[kind](scene, plan, rng)
         expert = PickPlaceExpert(scene, plan)
-        rows, commands = [], []
+        rows, commands, sent = [], [], []
         noise, level = np.zeros(6), rng.choice(_NOISE_LEVELS)
         observation, success = scene.env.observe(), False
         while not success and len(commands) < _MAX_STEPS:
@@ -64,12 +64,14 @@ class LiberoDemonstrator:
                 rows.append(observe_row(scene, observation, expert.phase))
             clean = expert.act()
             noise = 0.7 * noise + np.sqrt(1 - 0.49) * rng.normal(0, level, 6) * [1, 1, 1, 0.3, 0.3, 0.3]
-            observation, _, success, _, _ = scene.env.step(np.clip(clean + np.append(noise, 0), -1, 1))
+            sent.append(np.clip(clean + np.append(noise, 0), -1, 1))
+            observation, _, success, _, _ = scene.env.step(sent[-1])
             commands.append(clean)
         if not success:
             raise NotDemonstrated(f"{kind} start, noise {level}: no success, last phase {expert.phase.name}")
         actions, valid = chunk_rows(np.array(commands), np.arange(len(rows)) * STRIDE, CHUNK)
-        return make_episode(scene, rows, actions, valid, job.seed, "expert", True)
+        executed, _ = chunk_rows(np.array(sent), np.arange(len(rows)) * STRIDE, CHUNK)
+        return make_episode(scene, rows, actions, valid, job.seed, "expert", True, executed)
 
     def start(self, name: str, rng: np.random.Generator) -> tuple[LiberoScene, PickPlace]:
         """A fresh layout of task ``name``, arm at home with joint noise, objects at rest."""
@@ -126,11 +128,13 @@ def observe_row(scene: LiberoScene, observation: Observation, phase: Phase) -> d
     return row
 
 
-def make_episode(scene, rows, actions, valid, seed: int, source, success: bool) -> Episode:
-    """Rows of ``observe_row`` and their labels as a checked Episode."""
+def make_episode(scene, rows, actions, valid, seed: int, source, success: bool, executed=None) -> Episode:
+    """Rows of ``observe_row`` and their labels as a checked Episode. executed: what was sent, if not the labels."""
     columns = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     images = {name.removeprefix("image:"): columns.pop(name) for name in list(columns) if name.startswith("image:")}
     state = columns.pop("state").astype(np.float32)
+    if executed is not None:
+        columns[EXECUTED] = executed
     task = scene.env.task
     return Episode(
         instruction=scene.env.instruction,

@@ -21,6 +21,8 @@ from cosmos_robot.types import Image
 
 Source = Literal["expert", "dagger", "rollout"]
 SOURCES: tuple[Source, ...] = ("expert", "dagger", "rollout")
+EXECUTED = "executed"
+"""The extra that holds what was sent, where a demonstrator is disturbed and its clean commands are the actions."""
 
 
 @dataclass(frozen=True)
@@ -186,3 +188,28 @@ def _locked(value: NDArray) -> NDArray:
     view = value.view()
     view.setflags(write=False)
     return view
+
+
+def executed_commands(episode: Episode, stride: int, where: str = "episode") -> NDArray[np.float32]:
+    """(N, T, Da) what was sent from each row on; the recorded commands where nothing else is.
+
+    stride: control steps between rows. where: names the episode in errors. Raises InputError for labels, which were
+    never sent, and for an extra that is not of the robot's commands."""
+    if episode.info.source == "dagger":
+        raise InputError(
+            f"{where}: its commands are labels that were never sent (source 'dagger'), so neither its "
+            "pictures nor a history follow from them; put such episodes into a stream of mode 'policy' without "
+            "history_rows"
+        )
+    sent = episode.extras.get(EXECUTED)
+    if sent is None:
+        return episode.actions
+    rows, chunk, width = episode.actions.shape
+    if sent.shape == (rows, width) and stride == 1:
+        return chunk_rows(sent, np.arange(rows), chunk)[0]
+    if sent.ndim != 3 or sent.shape[1] < chunk or sent.shape[2] != width:
+        raise InputError(
+            f"{where}: extra {EXECUTED!r} is {sent.shape} at stride {stride}; expected "
+            f"({rows}, {chunk}, {width}), or ({rows}, {width}) at stride 1; record it so, or leave it out"
+        )
+    return sent[:, :chunk]

@@ -28,7 +28,7 @@ from cosmos_robot.backbone.cosmos3.sharpness import with_finer_places
 from cosmos_robot.backbone.cosmos3.untrained import untrained_contract
 from cosmos_robot.contract import Box, Contract, Placement
 from cosmos_robot.data.collect import collect
-from cosmos_robot.data.episodes import Episode
+from cosmos_robot.data.episodes import Episode, executed_commands
 from cosmos_robot.envs.pusht import PUSHT, STEP_BUDGET, PushTEnv
 from cosmos_robot.envs.pusht_demos import DEMONSTRATOR, STRIDE, pusht_jobs
 from cosmos_robot.errors import InputError
@@ -39,7 +39,6 @@ from cosmos_robot.policies.cosmos3_model import Cosmos3Model
 from cosmos_robot.recipes import check_run
 from cosmos_robot.recipes.adapted import adapt_tokenizer
 from cosmos_robot.training.cache import EpisodeList, StoredEpisodes
-from cosmos_robot.training.clips import executed_commands
 from cosmos_robot.training.config import plain
 from cosmos_robot.training.model_config import ModelTraining, PostTraining, Stream
 from cosmos_robot.training.model_trainer import train_model

@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from cosmos_robot.contract import CanvasSpec, Contract, require_fit
-from cosmos_robot.data.episodes import Episode, require_robot
+from cosmos_robot.data.episodes import Episode, executed_commands, require_robot
 from cosmos_robot.errors import InputError
 from cosmos_robot.images import arriving, place_on_canvas
 
 CELL = 16
 """Canvas pixels per latent cell: the Wan 2.2 autoencoder's spatial compression."""
 VALIDATION_EVERY = 20
-_FORMAT = 1
+_FORMAT = 2
 
 
 class EpisodeSource(Protocol):
@@ -95,8 +95,9 @@ class FrameCache:
     """One dataset, flat. States and actions are in robot units: the contract's statistics may come later.
 
     key: hash of dataset and canvas. canvases: (N, H, W, 3) uint8, a memory map. state (N, Ds), actions (N, T, Da)
-    float32, valid (N, T) bool. instruction (N,) indexes ``instructions``. episode (N,); validation (N,) bool: every
-    20th episode, from the first on. dagger (N,) bool. phase, target, goal (N,) int16, -1 where not recorded.
+    float32, executed (N, T, Da): what was sent, where that is another thing; valid (N, T) bool. instruction (N,)
+    indexes ``instructions``. episode (N,); validation (N,) bool: every 20th episode, from the first on. dagger (N,)
+    bool. phase, target, goal (N,) int16, -1 where not recorded.
     target_xyz, goal_xyz (N, 3), NaN where not recorded. object_cells (N, P, S, 2): row and column in latent cells (the
     middle of cell i is i + 0.5). object_seen (N, P, S) bool. object_class (N, S) int16, -1 for an empty slot.
     """
@@ -107,6 +108,7 @@ class FrameCache:
     canvases: NDArray[np.uint8]
     state: NDArray[np.float32]
     actions: NDArray[np.float32]
+    executed: NDArray[np.float32]
     valid: NDArray[np.bool_]
     instruction: NDArray[np.int32]
     episode: NDArray[np.int32]
@@ -183,7 +185,7 @@ def _build_frames(source: EpisodeSource, contract: Contract, folder: Path, progr
                 pictures = {name: frames[row] for name, frames in episode.images.items()}
                 file.write(place_on_canvas(canvas, pictures, orientations))
             code = instructions.setdefault(episode.instruction, len(instructions))
-            columns.append(_episode_columns(episode, contract, index, code, rows))
+            columns.append(_episode_columns(episode, contract, index, code, rows, getattr(source, "stride", None) or 1))
     for name in _COLUMNS:
         np.save(part / f"{name}.npy", np.concatenate([c[name] for c in columns]))
     shape = (sum(len(c["state"]) for c in columns), canvas.height, canvas.width, 3)
@@ -192,12 +194,14 @@ def _build_frames(source: EpisodeSource, contract: Contract, folder: Path, progr
 
 
 def _episode_columns(
-    episode: Episode, contract: Contract, index: int, instruction: int, rows: int
+    episode: Episode, contract: Contract, index: int, instruction: int, rows: int, stride: int
 ) -> dict[str, NDArray]:
     chunk = contract.model.chunk
     if episode.actions.shape[1] < chunk:
         raise InputError(f"episode {index}: {episode.actions.shape[1]} commands per row, the model predicts {chunk}")
     extras = {name: value[:rows] for name, value in episode.extras.items()}
+    labelled = episode.info.source == "dagger"
+    executed = episode.actions if labelled else executed_commands(episode, stride, f"episode {index}")
     missing = np.full((rows, 3), np.nan, np.float32)
 
     def number(name: str) -> NDArray[np.int16]:
@@ -208,6 +212,7 @@ def _episode_columns(
     return {
         "state": episode.state[:rows],
         "actions": episode.actions[:rows, :chunk],
+        "executed": executed[:rows, :chunk],
         "valid": episode.valid[:rows, :chunk],
         "instruction": np.full(rows, instruction, np.int32),
         "episode": np.full(rows, index, np.int32),

@@ -28,7 +28,7 @@ from cosmos_robot.actions.statistics import StatisticsAccumulator
 from cosmos_robot.backbone.cosmos3.latents import crop_content, encode_clip
 from cosmos_robot.backbone.cosmos3.layout import TEMPORAL_COMPRESSION, PlanMode, video_frames
 from cosmos_robot.contract import Contract, Normalization
-from cosmos_robot.data.episodes import Episode, chunk_rows, require_robot
+from cosmos_robot.data.episodes import EXECUTED, Episode, executed_commands, require_robot
 from cosmos_robot.errors import ContractError, InputError
 from cosmos_robot.images import CanvasComposer, arriving, image_size
 from cosmos_robot.training.cache import EpisodeSource
@@ -39,8 +39,6 @@ from cosmos_robot.training.session import write_atomic
 _FORMAT = 2
 _FRAMES_AT_ONCE = 64
 INDEX_FILE = "index.json"
-EXECUTED = "executed"
-"""The extra that holds what was really sent, (N, Da) or (N, T, Da), where the recorded commands are those wanted."""
 
 
 @dataclass(frozen=True)
@@ -340,28 +338,3 @@ def fitted_contract(
 def _training_episodes(stores: list[ClipStore], validation_every: int) -> Iterator[ClipEpisode]:
     for store in stores:
         yield from (store[i] for i in range(len(store)) if i % validation_every and store.lengths[i])
-
-
-def executed_commands(episode: Episode, stride: int, where: str = "episode") -> NDArray[np.float32]:
-    """(N, T, Da) what was sent from each row on; the recorded commands where nothing else is.
-
-    stride: control steps between rows. where: names the episode in errors. Raises InputError for labels, which were
-    never sent, and for an extra that is not of the robot's commands."""
-    if episode.info.source == "dagger":
-        raise InputError(
-            f"{where}: its commands are labels that were never sent (source 'dagger'), so neither its "
-            "pictures nor a history follow from them; put such episodes into a stream of mode 'policy' without "
-            "history_rows"
-        )
-    sent = episode.extras.get(EXECUTED)
-    if sent is None:
-        return episode.actions
-    rows, chunk, width = episode.actions.shape
-    if sent.shape == (rows, width) and stride == 1:
-        return chunk_rows(sent, np.arange(rows), chunk)[0]
-    if sent.ndim != 3 or sent.shape[1] < chunk or sent.shape[2] != width:
-        raise InputError(
-            f"{where}: extra {EXECUTED!r} is {sent.shape} at stride {stride}; expected "
-            f"({rows}, {chunk}, {width}), or ({rows}, {width}) at stride 1; record it so, or leave it out"
-        )
-    return sent[:, :chunk]

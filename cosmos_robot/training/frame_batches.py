@@ -74,7 +74,7 @@ class FrameBatches:
               generator: torch.Generator | None = None) -> FrameBatch:  # fmt: skip
         """The rows ``index`` as samples of ``kind``, with ``noise`` on what is given if there is any."""
         rows = self.rows
-        truth = self._volume(index)
+        truth = self._volume(kind, index)
         plan = self.plan(kind, tuple(truth.shape[3:]))
         given = truth if noise is None else self._noised(truth, noise, generator)
         unique, inverse = np.unique(rows.instruction[index], return_inverse=True)
@@ -90,14 +90,16 @@ class FrameBatches:
             places=Places(*(torch.from_numpy(column[index]) for column in (rows.cells, rows.seen, rows.offset))),
         )
 
-    def _volume(self, index: NDArray[np.int64]) -> Tensor:
+    def _volume(self, kind: SampleKind, index: NDArray[np.int64]) -> Tensor:
+        """What is to be done for a policy; what was done, which futures and values follow from, for the others."""
         rows, layout = self.rows, self.layout
+        commands = rows.actions if kind == "policy" else rows.executed
         shown = torch.from_numpy(rows.latents(rows.now[index])).float()
         out = shown.new_zeros(len(index), shown.shape[1], len(layout), *shown.shape[2:])
         out[:, :, layout.index(WHOLE_CANVAS)] = shown
         if _FUTURE_PICTURES in layout:
             out[:, :, layout.index(_FUTURE_PICTURES)] = torch.from_numpy(rows.latents(rows.later[index])).float()
-        vectors = {STATE: rows.state, ACTION: rows.actions, FUTURE + STATE: rows.later_state, VALUE: rows.value}
+        vectors = {STATE: rows.state, ACTION: commands, FUTURE + STATE: rows.later_state, VALUE: rows.value}
         return injected(out, layout, {s: torch.from_numpy(v[index]) for s, v in vectors.items() if s in layout})
 
     def _noised(self, truth: Tensor, noise: FrameAugmentation, generator: torch.Generator | None) -> Tensor:

@@ -41,7 +41,7 @@ class FrameLearner:
         self.average = Average(self.model, config.ema)
         self._work = WorkingCopy(self.model["transformer"], getattr(torch, config.compute), KEEP_FLOAT32)
         self._optimizer = adamw(self.model.parameters(), config.weight_decay)
-        self._sources = _sources(batches)
+        self._sources = _sources(batches, config.demo_share)
         self._shuffled: tuple[int, NDArray[np.int64]] = (-1, np.empty(0, np.int64))
         counts = [len(rows) for rows in self._sources]
         self.mix = epoch_mix(counts[0], counts[1], counts[2], config.demo_share, config.success_share)
@@ -164,12 +164,13 @@ def frame_errors(
     return FrameErrors(whole, vectors, found.hidden)
 
 
-def _sources(batches: FrameBatches) -> list[NDArray[np.int64]]:
-    """Training rows of each source; where nothing was rolled out, demonstrations stand in as successes."""
+def _sources(batches: FrameBatches, demo_share: float) -> list[NDArray[np.int64]]:
+    """Training rows of each source; where nothing was rolled out, or no demonstration trains a policy, demonstrations
+    stand in as successes."""
     rows = batches.rows
     found = [rows.training(source) for source in (DEMO, SUCCESS, FAILURE)]
-    if not len(found[SUCCESS]) and not len(found[FAILURE]):
-        found[SUCCESS] = found[DEMO]
+    if not demo_share or not (len(found[SUCCESS]) or len(found[FAILURE])):
+        found[SUCCESS] = np.concatenate([found[DEMO], found[SUCCESS]])
     return found
 
 

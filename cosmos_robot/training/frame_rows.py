@@ -38,15 +38,16 @@ class FrameSource:
 
 @dataclass(frozen=True)
 class FrameRows:
-    """All rows. state, later_state (N, S), actions (N, T, D) normalised float32, valid (N, T). value (N,) in -1..1, of
-    the moment after the commands. source (N,): DEMO, SUCCESS or FAILURE. instruction (N,) indexes ``instructions``.
-    validation (N,). cells (N, P, 2, 2), seen (N, P, 2), offset (N, 2, 3): as ``grounding.Places``. now, later (N,):
-    numbers of the moments, for ``latents``."""
+    """All rows. state, later_state (N, S), actions, executed (N, T, D) normalised float32, valid (N, T). value (N,) in
+    -1..1, of the moment after the commands. source (N,): DEMO, SUCCESS or FAILURE. instruction (N,) indexes
+    ``instructions``. validation (N,). cells (N, P, 2, 2), seen (N, P, 2), offset (N, 2, 3): as ``grounding.Places``.
+    now, later (N,): numbers of the moments, for ``latents``."""
 
     instructions: tuple[str, ...]
     state: NDArray[np.float32]
     later_state: NDArray[np.float32]
     actions: NDArray[np.float32]
+    executed: NDArray[np.float32]
     valid: NDArray[np.bool_]
     value: NDArray[np.float32]
     source: NDArray[np.int8]
@@ -103,9 +104,11 @@ def _columns(contract, source: FrameSource, gamma, hand_field, instructions, sta
     if source.variant:
         kept = ~cache.validation[now]
         now, later, value = now[kept], later[kept], value[kept]
-    state, actions, valid = codec.encode_state(cache.state), codec.encode_actions(cache.actions[now]), cache.valid[now]
+    state, valid = codec.encode_state(cache.state), cache.valid[now]
+    actions, executed = (codec.encode_actions(commands[now]) for commands in (cache.actions, cache.executed))
     require_bounded(state, largest, "training states")
     require_bounded(actions[valid], largest, "training actions")
+    require_bounded(executed[valid], largest, "executed commands")
     cells, seen = pointed(cache)
     outcomes = np.ones(1 + cache.episode.max()) if source.outcomes is None else np.asarray(source.outcomes)
     rollout = FAILURE - (outcomes[cache.episode[now]] > 0)
@@ -114,6 +117,7 @@ def _columns(contract, source: FrameSource, gamma, hand_field, instructions, sta
         "state": state[now].astype(np.float32),
         "later_state": state[later].astype(np.float32),
         "actions": actions.astype(np.float32),
+        "executed": executed.astype(np.float32),
         "valid": valid,
         "value": value,
         "source": (np.zeros(len(now)) if source.outcomes is None else rollout).astype(np.int8),

@@ -42,6 +42,9 @@ def test_an_episode_is_a_success_with_clean_commands_in_range(episode):
     assert np.abs(episode.actions).max() <= 1
     assert episode.valid[:, 0].all() and not episode.valid[-1].all()
     assert set(episode.extras["phase"].astype(int)) >= {Phase.APPROACH, Phase.TRANSPORT}
+    sent = episode.extras["executed"]  # disturbed, the gripper never
+    assert sent.shape == episode.actions.shape and np.abs(sent).max() <= 1
+    np.testing.assert_array_equal(sent[..., -1], episode.actions[..., -1])
 
 
 def test_an_episode_tells_the_target_by_class_and_place(episode):

@@ -208,6 +208,27 @@ def test_a_larger_patch_keeps_every_other_weight(config: FrameTraining) -> None:
         with_patch(wider, 4)
 
 
+def test_futures_follow_from_what_was_sent(
+    config: FrameTraining, framed: Contract, start: Path, tmp_path: Path
+) -> None:
+    shaken = [draw_episode(seed) for seed in range(24)]
+    shaken = [replace(e, extras={**e.extras, "executed": e.actions + 0.25}) for e in shaken]
+    demos = frame_cache(EpisodeList(shaken, stride=STRIDE), framed, tmp_path, False)
+    vae = load_checkpoint(start, dtype=torch.float32).vae
+    batches = learner_of(config, [FrameSource(demos, latent_cache(demos, vae, False), STRIDE)]).batches
+    rows, index = batches.rows, np.array([0, 7])
+    assert np.abs(rows.executed - rows.actions).max() > 0.05
+    for kind, expected in (("policy", rows.actions), ("world_model", rows.executed), ("value", rows.executed)):
+        truth = batches.batch(kind, index).clean_latents
+        np.testing.assert_allclose(action_rows(truth, batches.layout, CHUNK, 4), expected[index], atol=1e-6)
+
+
+def test_demonstrations_that_train_no_policy_join_the_rollouts(config: FrameTraining, sources) -> None:
+    apart, together = (learner_of(replace(config, demo_share=share), sources) for share in (0.5, 0.0))
+    assert together.mix.there[1] == sum(apart.mix.there[:2]) > apart.mix.there[1]
+    assert together.mix.places[0] == 0
+
+
 def test_finer_places_tell_cells_apart(config: FrameTraining) -> None:
     begun = load_checkpoint(config.start, dtype=torch.float32).transformer
     finer = with_finer_places(begun, 100.0, 3.0, fastest=1)
