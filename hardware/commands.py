@@ -119,8 +119,8 @@ def main_drive(config: Annotated[DriveConfig, tyro.conf.arg(name="")]) -> int:
         if attachable:
             require_cameras(source.policy.contract, config.robot, sources)
         cameras = stack.enter_context(opened(attachable, sources))
-        rate = source.policy.contract.robot.rate_hz
-        made = make_robot(config.robot, Setup(config.host, rate, cameras, clock, config.seed))
+        asked = source.policy.contract.robot
+        made = make_robot(config.robot, Setup(config.host, asked.rate_hz, cameras, clock, config.seed, asked.name))
         robot = stack.enter_context(contextlib.closing(made))  # also where it is refused before it is connected
         asker, told = fit(source, robot.robot, config.strategy)
         model = source.policy.contract.model

@@ -19,13 +19,15 @@ SIMULATED: Final = "sim:"
 @dataclass(frozen=True)
 class Setup:
     """What a robot is made with. host: address of a real robot's controller. rate_hz: of commands, the robot's own
-    unless given. cameras: of a real robot. clock: of a simulated one. seed: of a simulated scene."""
+    unless given. cameras: of a real robot. clock: of a simulated one. seed: of a simulated scene. speaks: robot of the
+    policy, as which an environment reports and obeys if it can."""
 
     host: str | None = None
     rate_hz: float | None = None
     cameras: Mapping[str, Camera] = field(default_factory=dict)
     clock: Clock = field(default_factory=MonotonicClock)
     seed: int = 0
+    speaks: str | None = None
 
 
 def robot_kinds() -> list[str]:
@@ -89,10 +91,10 @@ def _aloha_sim(setup: Setup) -> Robot:
 
 
 def _environment(name: str, setup: Setup) -> Robot:
-    from cosmos_robot.envs import make
+    from cosmos_robot.envs import make, speaking
     from cosmos_robot.hardware.simulated import SimulatedRobot, handed_over
 
-    with handed_over(make(name)) as env:
+    with handed_over(make(name, **({} if setup.speaks is None else speaking(name, setup.speaks)))) as env:
         return SimulatedRobot(env, setup.clock, seed=setup.seed, rate_hz=setup.rate_hz)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 
@@ -139,3 +140,14 @@ def test_without_franky_the_extra_is_named():
 def test_a_robot_that_was_not_connected_says_so():
     with pytest.raises(RobotError, match="connect"):
         make_robot("sim:fake/0").observe("")
+
+
+def test_a_simulation_reports_as_the_robot_of_the_policy_that_drives_it():
+    pytest.importorskip("libero")
+    for asked, expected in (
+        ("libero-panda-quat", "libero-panda-quat"),
+        ("pusht", "libero-panda"),
+        (None, "libero-panda"),
+    ):
+        with contextlib.closing(make_robot("sim:libero_spatial/0", Setup(speaks=asked))) as robot:
+            assert robot.robot.name == ("libero-panda-quat" if asked == "libero-panda-quat" else "libero-panda")
