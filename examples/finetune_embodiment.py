@@ -18,7 +18,7 @@ SMOKE_EPISODES, SMOKE_SEED = 8, 900
 SMALLER = {
     'path = "../runs/pusht-demos"': 'path = "demos"',
     "stride = 1 ": "stride = 4 ",
-    "steps = 4000": "steps = 40",
+    "steps = 5000": "steps = 40",
     "steps = 400\n": "steps = 10\n",
     "steps = 200": "steps = 80",
     "batch = 64": "batch = 16",

@@ -28,7 +28,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "pusht.toml"
 SMALL = {
     'path = "../runs/pusht-demos"': 'path = "demos"',
     "stride = 1 ": "stride = 8 ",
-    "steps = 4000": "steps = 4",
+    "steps = 5000": "steps = 4",
     "steps = 200": "steps = 25",
     "batch = 64": "batch = 8",
     "warmup = 100": "warmup = 1",
