@@ -62,20 +62,25 @@ def test_measures_of_the_truth_are_perfect(small):
         trends.psnr(truth, truth) > 100
         and trends.error([w.wanted for w in windows], [w.sent.values for w in windows]) == 0
     )
-    control = trends.controls(small, 2)
-    assert 0 <= control["coverage"] < 0.5 and control["fd_psnr"] < 60 and control["id_error"] > 5
+    control = trends.controls(trends.adapted_start(small, small, 1.0), small, 2)
+    assert (
+        control["fd_latents"] > 0
+        and 0 <= control["coverage"] < 0.5
+        and control["fd_psnr"] < 60
+        and control["id_error"] > 5
+    )
 
 
 def test_the_joint_trend_is_resumed_and_written(small, monkeypatch):
     trends.joint(small)
     report = json.loads((small / "trends-joint.json").read_text())
-    assert set(report["table"]) == {"joint", *trends.MODES, "control"}
+    assert set(report["table"]) == {"joint", *trends.MODES, "control", "autoencoder"}
     assert set(report["runs"]["joint"][0]) == set(trends.MEASURES)
     assert set(report["runs"]["policy"][0]) == {"coverage", "policy_error"} and len(report["runs"]["policy"]) == 1
     monkeypatch.setattr(trends, "train_model", None)  # everything is there
     trends.joint(small)
     assert json.loads((small / "trends-joint.json").read_text()) == report
-    assert (small / "trends-joint.md").read_text().count("|\n") == 7
+    assert (small / "trends-joint.md").read_text().count("|\n") == 8
     with pytest.raises(InputError, match=r"other settings \(scale 1.0\)"):
         trends.joint(small, scale=0.5)
 
