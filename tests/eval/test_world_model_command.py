@@ -162,7 +162,8 @@ def test_foreign_recordings_are_read_by_name(folder, foreign) -> None:
     contract = Contract.load(folder)
     run = Recorded(path, 1).run(0, contract)
     assert np.allclose(run.commands, made.commands, atol=1e-6) and run.instruction == TASKS[0]
-    assert len(windows_of(run, contract, 1, 9)) == 8, "a row for every command, a picture for every row"
+    starts = [window.start for window in windows_of(run, contract, 1, 9)]
+    assert starts == [0, 7], "a row for every command, a picture for every row, none over another"
     assert np.allclose(run.seen.states[3]["position"], made.seen.states[3]["position"], atol=1e-6)
     before = Recorded(path, 1).fingerprint(contract)
     renamed(path, ["grip", "move.0", "move.1"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,14 +12,14 @@ from cosmos_robot.backbone.cosmos3.folder import shipped
 from cosmos_robot.backbone.cosmos3.load import load_checkpoint
 from cosmos_robot.envs.base import execute
 from cosmos_robot.planning import load_planner
-from cosmos_robot.policies import load_policy
+from cosmos_robot.policies import load_policy, load_world_model
 
 PARTS = {"transformer", "vae", "text_tokenizer", "scheduler", "model_index.json", "contract.json"}
 
 
-def test_three_are_shipped_and_each_stays_below_20_megabytes():
+def test_four_are_shipped_and_each_stays_below_20_megabytes():
     folders = shipped()
-    assert set(folders) == {"tiny-libero", "tiny-libero-blind", "tiny-cosmos-policy"}
+    assert set(folders) == {"tiny-libero", "tiny-libero-blind", "tiny-cosmos-policy", "tiny-world-model"}
     assert {path.name for path in folders["tiny-libero"].iterdir()} == PARTS
     for folder in folders.values():
         assert sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()) < 20e6
@@ -67,6 +69,23 @@ def test_the_latent_frame_policy_heads_for_the_named_object_and_judges_where_tha
         towards = env.sim.data.get_body_xpos("milk_1_main")[:2] - start
         heads = moved @ towards / (np.linalg.norm(moved) * np.linalg.norm(towards))
     assert heads > 0.8
+
+
+def test_the_world_model_knows_where_commands_lead_the_hand(policy):
+    world = load_world_model("tiny-world-model")
+    missed, moved = 0.0, 0.0
+    with envs.make("libero_object/7") as env:
+        seen, _ = env.reset(seed=0, options={"init_state": 0})
+        for number in range(4):
+            (chunk,) = policy.act([seen], [number])
+            rows = chunk.values[: world.contract.model.chunk]
+            (imagined,) = world.imagine([seen], [replace(chunk, values=rows)], [number])
+            before = seen.state["eef_position"]
+            seen = execute(env, rows).observation
+            after = world.future_states([imagined])[0]["eef_position"]
+            missed += np.linalg.norm(after - seen.state["eef_position"])
+            moved += np.linalg.norm(before - seen.state["eef_position"])
+    assert moved > 0.1 and missed < 0.6 * moved
 
 
 def test_it_finishes_an_episode(policy):
