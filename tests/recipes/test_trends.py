@@ -40,6 +40,7 @@ def small(monkeypatch, tmp_path):
         "SEEDS": (0,),
         "HELD_OUT_EVERY": 3,
         "STEP_BUDGET": 12,
+        "THREADS": 1,
     }.items():
         monkeypatch.setattr(trends, name, value)
     monkeypatch.setattr(trends, "_episodes", lambda scale: 2)
