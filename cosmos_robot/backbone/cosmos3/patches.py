@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from diffusers import Cosmos3OmniTransformer
 
@@ -22,21 +24,25 @@ def with_patch(transformer: Cosmos3OmniTransformer, patch: int, seed: int = 0) -
         raise InputError(f"with_patch: expected a transformer of patch 1, got {old}; to be {patch}")
     cells, channels = (patch // old) ** 2, config.latent_channel
     changes = {"latent_patch_size": patch, "patch_latent_dim": patch * patch * channels}
-    with torch.random.fork_rng(devices=[]):
-        made = Cosmos3OmniTransformer(**{**_arguments(config), **changes})
     weights = {name: tensor.float() for name, tensor in transformer.state_dict().items()}
     if cells > 1:
         generator = torch.Generator().manual_seed(seed)
         weights["proj_in.weight"] = _told_apart(weights["proj_in.weight"].repeat(1, cells) / patch, generator)
         weights["proj_out.weight"] = _told_apart(weights["proj_out.weight"].repeat(cells, 1), generator)
         weights["proj_out.bias"] = weights["proj_out.bias"].repeat(cells)
+    return remade(transformer, weights, changes)
+
+
+def remade(
+    transformer: Cosmos3OmniTransformer, weights: Mapping[str, torch.Tensor], changes: Mapping[str, object]
+) -> Cosmos3OmniTransformer:
+    """A float32 transformer of the config of ``transformer`` with ``changes``, and of other ``weights``."""
+    arguments = {name: value for name, value in dict(transformer.config).items() if not name.startswith("_")}
+    with torch.random.fork_rng(devices=[]):
+        made = Cosmos3OmniTransformer(**{**arguments, **changes})
     made.load_state_dict(weights)
     return made
 
 
 def _told_apart(weight: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return weight + 0.01 * weight.std() * torch.randn(weight.shape, generator=generator)
-
-
-def _arguments(config) -> dict:
-    return {name: value for name, value in dict(config).items() if not name.startswith("_")}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from diffusers import Cosmos3OmniTransformer
 
+from cosmos_robot.backbone.cosmos3.patches import remade
 from cosmos_robot.errors import InputError
 
 AXES = 3
@@ -34,10 +35,8 @@ def with_finer_places(
             f"with_finer_places: expected theta > 1, gain > 0 and fastest of 0 to {axes}; got {theta}, {gain} and "
             f"{fastest}"
         )
-    changed = {name: value for name, value in dict(config).items() if not name.startswith("_")} | {"rope_theta": theta}
-    with torch.random.fork_rng(devices=[]):
-        made = Cosmos3OmniTransformer(**changed)
-    made.load_state_dict({name: tensor.float() for name, tensor in transformer.state_dict().items()})
+    weights = {name: tensor.float() for name, tensor in transformer.state_dict().items()}
+    made = remade(transformer, weights, {"rope_theta": theta})
     pictured = [AXES * k + axis for k in range(fastest) for axis in (1, 2)]
     columns = [*pictured, *(k + config.head_dim // 2 for k in pictured)]
     for name, weight in made.named_parameters():
