@@ -13,7 +13,7 @@ from cosmos_robot.contract import WHOLE_CANVAS, Contract, ModelSpec, SamplerSpec
 from cosmos_robot.errors import InputError
 from cosmos_robot.latent_frames.layout import ACTION, FUTURE, STATE, VALUE
 from cosmos_robot.latent_frames.objective import Targets
-from cosmos_robot.recipes import check_run, tiny_libero
+from cosmos_robot.recipes import RolloutFlags, check_run, tiny_libero
 from cosmos_robot.training.frame_config import FrameTraining
 
 NAME = "tiny-cosmos-policy"
@@ -52,10 +52,11 @@ def reproduce(
     if corrections:
         raise InputError(f"{NAME} knows no corrections; leave them out")
     shipped, demos, rolled = find_checkpoint(tiny_libero.NAME).folder, out / "demos", out / "rollouts"
+    policy, episodes = str(out / "joint" / "export"), max(1, round(ROLLOUTS * scale))
     parts = {
         "demos": lambda: tiny_libero.record_demos(demos, tiny_libero.scaled(tiny_libero.DEMOS, scale), 1000, workers),
         "joint": lambda: _train(joint_training(out, demos, shipped, scale=scale)),
-        "rollouts": lambda: record_rollouts(out / "joint" / "export", rolled, max(1, round(ROLLOUTS * scale)), workers),
+        "rollouts": lambda: record_rollouts(policy, rolled, episodes, workers),
         "refined": lambda: _train(refined_training(out, demos, rolled, scale=scale)),
     }
     for part in PARTS:
@@ -105,16 +106,16 @@ def refined_training(out: Path, demos: Path, rollouts: Path, *, scale: float = 1
     return joint_training(out, demos, out / "joint" / "export", name="refined", **(settings | changes))
 
 
-def record_rollouts(checkpoint: Path, out: Path, episodes: int, workers: int) -> None:
-    """``episodes`` of the checkpoint's policy in each task of libero_object, in layouts of their own; done if there."""
+def record_rollouts(
+    driver: str, out: Path, episodes: int, workers: int, first_seed: int = FIRST_SEED, flags: RolloutFlags | None = None
+) -> None:
+    """``episodes`` of a policy in each task of libero_object, in layouts of their own; done if there."""
     if out.exists():
         return
-    from cosmos_robot.recipes import RolloutFlags
     from cosmos_robot.recipes import rollouts as command
 
-    command.record_rollouts(
-        str(checkpoint), out, tiny_libero.OBJECT_TASKS, episodes, FIRST_SEED, workers, RolloutFlags()
-    )
+    flags = RolloutFlags() if flags is None else flags
+    command.record_rollouts(driver, out, tiny_libero.OBJECT_TASKS, episodes, first_seed, workers, flags)
 
 
 def export(trained: Path, out: Path, share_with: str | None = None, name: str = NAME) -> Path:

@@ -94,13 +94,9 @@ def _tokenizer(out: Path, demos: Path, scale: float) -> None:
 
 
 def _rollouts(out: Path, episodes: int, workers: int) -> None:
-    from cosmos_robot.recipes.rollouts import record_rollouts
-
     for number, (driver, flags) in enumerate(NOISE.items()):
-        folder = out / "rollouts" / driver
-        if not folder.exists():
-            seed = FIRST_SEED + 1000 * number
-            record_rollouts(driver, folder, tiny_libero.OBJECT_TASKS, episodes, seed, workers, flags)
+        seed = FIRST_SEED + 1000 * number
+        tiny_cosmos_policy.record_rollouts(driver, out / "rollouts" / driver, episodes, workers, seed, flags)
 
 
 def _model(out: Path, demos: Path, scale: float) -> None:
