@@ -17,6 +17,7 @@ from cosmos_robot.data.workers import Job, NotDemonstrated
 from cosmos_robot.envs import make
 from cosmos_robot.envs.experts import CLOSED, OPEN, Phase, PickPlace, PickPlaceExpert
 from cosmos_robot.envs.libero import LiberoEnv
+from cosmos_robot.envs.libero_detours import Detours, Disturbance, Noise
 from cosmos_robot.envs.libero_layouts import lay_out
 from cosmos_robot.envs.libero_scene import MAX_OBJECTS, OBJECT_CLASSES, LiberoScene
 from cosmos_robot.types import Observation
@@ -25,7 +26,7 @@ STRIDE = 5
 CHUNK = 16
 _MAX_STEPS = 260
 _LAYOUTS_PER_RESET = 30
-_NOISE_LEVELS = (0.0, 0.1, 0.2)
+_MAX_STEPS_WITH_DETOURS = 180
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,12 @@ STARTS = {"home": 0.35, "elsewhere": 0.35, "missed": 0.15, "dropped": 0.15}
 class LiberoDemonstrator:
     """Builds one environment at a time and demonstrates in it; layouts are drawn from the job's seed.
 
-    The scene is rebuilt every 30 episodes only, since that costs more than an episode.
+    The scene is rebuilt every 30 episodes only, since that costs more than an episode. detours: lead the robot astray
+    now and then, for world models, and keep the episode however it ends.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, detours: bool = False) -> None:
+        self._detours = detours
         self._env: LiberoEnv | None = None
         self._left = 0
 
@@ -57,21 +60,21 @@ class LiberoDemonstrator:
         PREPARE[kind](scene, plan, rng)
         expert = PickPlaceExpert(scene, plan)
         rows, commands, sent = [], [], []
-        noise, level = np.zeros(6), rng.choice(_NOISE_LEVELS)
+        disturbed: Disturbance = Detours(rng) if self._detours else Noise(rng)
+        most = _MAX_STEPS_WITH_DETOURS if self._detours else _MAX_STEPS
         observation, success = scene.env.observe(), False
-        while not success and len(commands) < _MAX_STEPS:
+        while not success and len(commands) < most:
             if len(commands) % STRIDE == 0:
                 rows.append(observe_row(scene, observation, expert.phase))
             clean = expert.act()
-            noise = 0.7 * noise + np.sqrt(1 - 0.49) * rng.normal(0, level, 6) * [1, 1, 1, 0.3, 0.3, 0.3]
-            sent.append(np.clip(clean + np.append(noise, 0), -1, 1))
+            sent.append(disturbed(clean))
             observation, _, success, _, _ = scene.env.step(sent[-1])
             commands.append(clean)
-        if not success:
-            raise NotDemonstrated(f"{kind} start, noise {level}: no success, last phase {expert.phase.name}")
+        if not success and not self._detours:
+            raise NotDemonstrated(f"{kind} start, {disturbed}: no success, last phase {expert.phase.name}")
         actions, valid = chunk_rows(np.array(commands), np.arange(len(rows)) * STRIDE, CHUNK)
         executed, _ = chunk_rows(np.array(sent), np.arange(len(rows)) * STRIDE, CHUNK)
-        return make_episode(scene, rows, actions, valid, job.seed, "expert", True, executed)
+        return make_episode(scene, rows, actions, valid, job.seed, "expert", success, executed)
 
     def start(self, name: str, rng: np.random.Generator) -> tuple[LiberoScene, PickPlace]:
         """A fresh layout of task ``name``, arm at home with joint noise, objects at rest."""

@@ -91,9 +91,17 @@ def reproduce(
 
 
 def record_demos(
-    out: Path, episodes: Mapping[str, int], first_seed: int, workers: int, checkpoint: Path | None = None
+    out: Path,
+    episodes: Mapping[str, int],
+    first_seed: int,
+    workers: int,
+    checkpoint: Path | None = None,
+    detours: bool = False,
 ) -> None:
-    """Demonstrations (with ``checkpoint``, corrections of that policy) as the dataset ``out``; done if it exists."""
+    """Demonstrations (with ``checkpoint``, corrections of that policy) as the dataset ``out``; done if it exists.
+
+    detours: the demonstrator is led astray now and then, see ``envs/libero_detours.py``.
+    """
     if out.exists():
         return
     jobs = [
@@ -102,7 +110,8 @@ def record_demos(
         for seed in range(first_seed, first_seed + count)
     ]
     if checkpoint is None:
-        demonstrator = DemonstratorSpec("cosmos_robot.envs.libero_demos:LiberoDemonstrator")
+        kwargs = {"detours": True} if detours else {}
+        demonstrator = DemonstratorSpec("cosmos_robot.envs.libero_demos:LiberoDemonstrator", kwargs)
     else:
         demonstrator = DemonstratorSpec(
             "cosmos_robot.recipes.corrections:LiberoCorrector", {"checkpoint": str(checkpoint.resolve())}

@@ -68,7 +68,7 @@ class Listener[S: ListenerSettings](ABC):
             return
         self._closing.set()
         self._bell.ring()
-        if self._thread.is_alive():
+        if self._thread.ident is not None:  # started; it may have ended by itself at once, the socket is ours to close
             self._thread.join(5)
             self._end_context(linger_ms=1000)
         self._bell.close()

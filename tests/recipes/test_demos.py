@@ -11,6 +11,7 @@ from cosmos_robot.envs import libero
 from cosmos_robot.envs.experts import Phase
 from cosmos_robot.envs.libero import LIBERO_PANDA, Task, find_task
 from cosmos_robot.envs.libero_demos import CHUNK, DemoJob, LiberoDemonstrator
+from cosmos_robot.envs.libero_detours import Detours
 from cosmos_robot.envs.libero_layouts import draw_layout
 from cosmos_robot.envs.libero_scene import OBJECT_CLASSES
 from cosmos_robot.envs.training_starts import make as make_start
@@ -144,3 +145,33 @@ def test_a_snapshot_goes_back_exactly(demonstrator):
     first = run()
     env.restore(here)
     assert np.array_equal(run(), first)
+
+
+def test_a_demonstrator_led_astray_keeps_what_was_sent_and_the_episode_however_it_ends():
+    maker = LiberoDemonstrator(detours=True)
+    try:
+        episodes = [maker.episode(DemoJob(id=f"astray-{s}", group=TASK, seed=s, start="home")) for s in (300, 301)]
+    finally:
+        maker.close()
+    wanted = np.concatenate([episode.actions[:, 0] for episode in episodes])
+    sent = np.concatenate([episode.extras["executed"][:, 0] for episode in episodes])
+    apart = np.abs(sent - wanted)[:, :3].max(1)
+    assert 0.2 < (apart > 0.3).mean() < 0.8  # rather often on a detour, and rather often not
+    assert len(episodes[0]) > 20 and episodes[0].info.source == "expert"
+
+
+def test_every_kind_of_detour_stays_in_range_and_ends():
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        disturbed, clean = Detours(rng), rng.uniform(-1, 1, (300, 7))
+        clean[:, 6] = -1.0
+        sent = np.array([disturbed(row) for row in clean])
+        assert np.abs(sent).max() <= 1 and disturbed.count >= 5
+        told = np.flatnonzero(np.abs(sent - clean).max(1) == 0)
+        assert len(told) or "0.0" not in str(disturbed)  # without noise, the expert is obeyed in between
+
+
+def test_the_same_seed_goes_the_same_detours():
+    clean = np.random.default_rng(3).uniform(-1, 1, (100, 7))
+    first, second = (Detours(np.random.default_rng(7)) for _ in range(2))
+    np.testing.assert_array_equal([first(row) for row in clean], [second(row) for row in clean])

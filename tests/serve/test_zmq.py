@@ -17,6 +17,7 @@ from tests_serve import PATIENCE_S, until
 
 from cosmos_robot.errors import ContractError, InputError, WireError, WorkerError
 from cosmos_robot.serve import wire
+from cosmos_robot.serve.bell import Bell
 from cosmos_robot.serve.client import PolicyClient
 from cosmos_robot.serve.messages import Failure, Health, to_wire
 from cosmos_robot.serve.server import ServerSettings, ZmqServer
@@ -125,6 +126,20 @@ def test_a_server_that_restarts_is_found_again(service, free_port, observation):
         for _ in range(2):
             with ZmqServer(service, ServerSettings(port=free_port)):
                 assert client.act([observation], [5])[0].values[0, 0] == 5
+
+
+def test_a_server_whose_thread_ends_at_once_still_frees_its_port(service, free_port, monkeypatch):
+    ring = Bell.ring
+
+    def ring_and_wait(bell: Bell) -> None:
+        ring(bell)
+        until(lambda: "zmq" not in [thread.name for thread in threading.enumerate()])
+
+    for _ in range(2):
+        with ZmqServer(service, ServerSettings(port=free_port)) as server:
+            assert server.name == "zmq" and server.address.endswith(f":{free_port}")
+            monkeypatch.setattr(Bell, "ring", ring_and_wait)
+        monkeypatch.undo()
 
 
 def test_pc_37_a_reset_is_acknowledged_and_nothing_old_is_answered(client, policy, observation):
