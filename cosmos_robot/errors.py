@@ -9,6 +9,11 @@ import difflib
 from collections.abc import Callable, Iterable
 
 
+def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
+    """The names in ``known`` that ``name`` may be a slip of, the likeliest first; empty where none is like it."""
+    return difflib.get_close_matches(name, list(known), n=most, cutoff=0.5)
+
+
 class CosmosRobotError(Exception):
     """Base of all errors below."""
 
@@ -18,7 +23,7 @@ class UnknownNameError(CosmosRobotError, KeyError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]):
         known = sorted(known)
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        near = nearest(name, known, 3)
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(known) or 'none'}"
         self.message = f"unknown {kind} {name!r}; {hint}"
         super().__init__(self.message)

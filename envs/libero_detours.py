@@ -74,7 +74,9 @@ class Detours:
     def _begin(self, clean: NDArray[np.float64]) -> list[NDArray[np.float64]]:
         steps = int(self._rng.integers(DETOUR_STEPS[0], DETOUR_STEPS[1] + 1))
         kind = str(self._rng.choice(list(KINDS), p=list(KINDS.values())))
-        moves = {"stop": self._stop, "straight": self._straight, "wander": self._wander, "again": self._again}[kind](steps)
+        moves = {"stop": self._stop, "straight": self._straight, "wander": self._wander, "again": self._again}[kind](
+            steps
+        )
         gripper = clean[6]
         if self._rng.random() < GRIPPER_SHARE:
             gripper = OPEN + CLOSED - gripper

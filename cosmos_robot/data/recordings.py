@@ -9,7 +9,6 @@ Axis legend: N rows of an episode, T steps of a chunk, F rows of a window that a
 
 from __future__ import annotations
 
-import difflib
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from cosmos_robot.data.episodes import chunk_rows
 from cosmos_robot.data.findings import Finding
-from cosmos_robot.errors import InputError, UnknownNameError
+from cosmos_robot.errors import InputError, UnknownNameError, nearest
 
 LEROBOT_MASK = "action_is_pad"
 
@@ -163,7 +162,7 @@ def window_of_sample(sample: Mapping[str, Any], action: str = "action", mask: st
     """
     for key, what in ((action, "actions"), (mask, "padding mask")):
         if key not in sample:
-            near = difflib.get_close_matches(key, [str(k) for k in sample], n=1, cutoff=0.5)
+            near = nearest(key, map(str, sample))
             hint = f"did you mean {near[0]!r}?" if near else f"there are {sorted(map(str, sample))}"
             raise InputError(f"sample: no {what} under {key!r}; {hint}")
     actions, padded = np.asarray(sample[action], np.float32), np.asarray(sample[mask])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cosmos_robot.contract import CameraSpec, CanvasSpec, Contract
-from cosmos_robot.errors import InputError
+from cosmos_robot.errors import InputError, nearest
 from cosmos_robot.types import Image, check_image
 
 ASPECT_TOLERANCE = 0.02
@@ -24,7 +23,7 @@ def checked_pictures(contract: Contract, images: Mapping[str, Image]) -> dict[st
     found: dict[str, Image] = {}
     for name in cameras_of(contract.model.canvas):
         if name not in images:
-            near = difflib.get_close_matches(name, images, n=1)
+            near = nearest(name, images)
             hint = f"; rename {near[0]!r} to {name!r} if that is what it shows" if near else ""
             raise InputError(f"camera {name!r} is missing; got {sorted(images)}{hint}")
         picture = check_image(name, images[name])

@@ -322,15 +322,10 @@ def _sendable(chunk: ActionChunk) -> ActionChunk:
 def check_question(contract: Contract, question: Question) -> None:
     """Raise InputError naming what ``question`` lacks to be answered: a camera, a state field, a width, a size."""
     from cosmos_robot.actions.codec import state_vector
+    from cosmos_robot.images.checks import checked_pictures
 
     observation = question.observation
-    for name in dict.fromkeys(p.camera for p in contract.model.canvas.placements):
-        camera = contract.robot.camera(name)
-        if name not in observation.images:
-            raise InputError(f"camera {name!r} is missing; got {sorted(observation.images)}")
-        height, width = observation.images[name].shape[:2]
-        if (height, width) != (camera.height, camera.width):
-            raise InputError(f"camera {name!r}: expected {camera.height}x{camera.width} pixels, got {height}x{width}")
+    checked_pictures(contract, observation.images)
     if contract.model.state_row:
         state_vector(contract.robot, observation.state)
     rows = getattr(question, "actions", getattr(question, "committed", None))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import numbers
 from collections.abc import Sequence
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from cosmos_robot.errors import InputError
+from cosmos_robot.errors import InputError, nearest
 
 
 def check_settings(
@@ -73,6 +72,6 @@ def _is(value: Any, kind: type) -> bool:
 
 
 def _known(value: Any, words: Sequence[Any]) -> str:
-    near = difflib.get_close_matches(str(value), [str(word) for word in words], n=1, cutoff=0.4)
+    near = nearest(str(value), map(str, words))
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"expected {' or '.join(repr(word) for word in words)}{hint}"

@@ -10,13 +10,13 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image as Pictures
+from waiting import PATIENCE_S, until
 
 from cosmos_robot.cli import main
 from cosmos_robot.contract import CameraSpec
@@ -30,14 +30,6 @@ from cosmos_robot.hardware.robots import cameras_of
 pytest.importorskip("av")
 WRIST = CameraSpec(name="wrist", height=48, width=64)
 FRONT = CameraSpec(name="front", height=48, width=64)
-PATIENCE_S = 60.0
-
-
-def eventually(true):
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end, "it never came to that"
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -81,7 +73,7 @@ def test_a_network_camera_gives_the_newest_picture(stream):
         seen = pictures(cameras, cameras["wrist"].latest()[1])
         assert seen["wrist"].shape == (48, 64, 3) and seen["wrist"].dtype == np.uint8
         grey[0] = 200
-        eventually(lambda: abs(int(cameras["wrist"].latest()[0].mean()) - 200) < 10)
+        until(lambda: abs(int(cameras["wrist"].latest()[0].mean()) - 200) < 10)
 
 
 def test_a_camera_of_another_size_is_refused(stream):
@@ -153,16 +145,16 @@ def test_a_button_is_held_until_the_last_is_let_go_of(tmp_path):
         pad = os.open(device, os.O_WRONLY)
         press(pad, 0, 500, kind=2)
         press(pad, 3, 1, kind=0x81)
-        eventually(held)
+        until(held)
         os.write(pad, struct.pack("<IhBB", 0, 1, 1, 4)[:5])
         os.write(pad, struct.pack("<IhBB", 0, 1, 1, 4)[5:])
         press(pad, 3, 0)
         press(pad, 4, 0)
-        eventually(lambda: not held())
+        until(lambda: not held())
         press(pad, 1, 1)
-        eventually(held)
+        until(held)
         os.close(pad)
-        eventually(lambda: not held())
+        until(lambda: not held())
 
 
 def test_a_key_is_held_while_it_repeats(monkeypatch):
@@ -172,8 +164,8 @@ def test_a_key_is_held_while_it_repeats(monkeypatch):
         with dead_man(KEY) as held:
             assert not held()
             os.write(master, b" ")
-            eventually(held)
-            eventually(lambda: not held())
+            until(held)
+            until(lambda: not held())
     os.close(master)
 
 

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from waiting import PATIENCE_S, until
 
 from cosmos_robot.contract import CameraSpec, RobotSpec
 from cosmos_robot.errors import ContractError, RobotError
@@ -19,8 +20,6 @@ from cosmos_robot.hardware.gripper import Gripper
 from cosmos_robot.hardware.loop import ControlLoop, LoopSettings
 from cosmos_robot.hardware.robot import Robot, Sent
 from cosmos_robot.types import ActionChunk, Observation
-
-PATIENCE_S = 60.0
 
 
 class StickyHand:
@@ -51,13 +50,6 @@ def hand():
     made.free.set()
 
 
-def eventually(true):
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end, "it never came to that"
-        time.sleep(0.01)
-
-
 def test_pc_51_the_newest_command_wins_and_repeats_are_not_sent(hand):
     gripper = Gripper(lambda: hand)
     gripper.wait(PATIENCE_S)
@@ -68,7 +60,7 @@ def test_pc_51_the_newest_command_wins_and_repeats_are_not_sent(hand):
     gripper.command(True)
     gripper.command(True)
     hand.free.set()
-    eventually(lambda: hand.open and len(gripper.sent) == 2)
+    until(lambda: hand.open and len(gripper.sent) == 2)
     for _ in range(20):
         gripper.command(True)
     gripper.close()
@@ -147,7 +139,7 @@ def test_a_gripper_that_breaks_is_connected_anew_and_told_again():
     gripper = Gripper(Breaking)
     gripper.wait(PATIENCE_S)
     gripper.command(False)
-    eventually(lambda: len(made) == 2 and not made[1].open)
+    until(lambda: len(made) == 2 and not made[1].open)
     gripper.close()
     assert made[0].closed and made[1].closed
 
@@ -157,7 +149,7 @@ def test_a_gripper_that_never_answers_says_why():
         raise OSError("no such device")
 
     gripper = Gripper(missing)
-    eventually(lambda: "no such device" in gripper.fault)
+    until(lambda: "no such device" in gripper.fault)
     with pytest.raises(RobotError, match="no such device"):
         gripper.wait(0.5)
     with pytest.raises(RobotError, match="gripper"):
@@ -174,8 +166,8 @@ def test_cameras_give_the_newest_picture_with_its_time(arm):
         return np.full((2, 3, 3), count[0], np.uint8)
 
     camera = ThreadedCamera("wrist", read)
-    eventually(lambda: count[0] == 3)
-    eventually(lambda: camera._newest is not None and camera.latest()[0][0, 0, 0] == 3)
+    until(lambda: count[0] == 3)
+    until(lambda: camera._newest is not None and camera.latest()[0][0, 0, 0] == 3)
     taken = camera.latest()[1]
     assert taken <= time.monotonic()
     assert pictures({"wrist": camera}, taken + 0.4)["wrist"][0, 0, 0] == 3
@@ -194,7 +186,7 @@ def test_a_camera_without_pictures_says_why():
         raise OSError("no such device")
 
     camera = ThreadedCamera("wrist", broken)
-    eventually(lambda: "no such device" in camera._fault)
+    until(lambda: "no such device" in camera._fault)
     with pytest.raises(RobotError, match="no such device"):
         camera.latest()
     camera.close()

@@ -11,7 +11,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from tests_serve import PATIENCE_S, EchoPolicy
+from tests_serve import EchoPolicy
+from waiting import PATIENCE_S
 
 from cosmos_robot.contract import Contract
 from cosmos_robot.contract.library import load_contract

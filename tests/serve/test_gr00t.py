@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import zmq
-from tests_serve import PATIENCE_S, EchoPolicy
+from tests_serve import EchoPolicy
+from waiting import PATIENCE_S
 
 from cosmos_robot.contract.library import load_contract
 from cosmos_robot.serve import wire

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from openpi_client import action_chunk_broker
 from openpi_client.websocket_client_policy import WebsocketClientPolicy
-from tests_serve import PATIENCE_S, EchoPolicy, until
+from tests_serve import EchoPolicy
+from waiting import PATIENCE_S, until
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
 

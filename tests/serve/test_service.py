@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from tests_serve import PATIENCE_S, until
+from waiting import PATIENCE_S, until
 
 from cosmos_robot.errors import InputError
 from cosmos_robot.serve.messages import Failure, Imagine, Infer, Plan

@@ -13,7 +13,7 @@ import msgpack
 import numpy as np
 import pytest
 import zmq
-from tests_serve import PATIENCE_S, until
+from waiting import PATIENCE_S, until
 
 from cosmos_robot.errors import ContractError, InputError, WireError, WorkerError
 from cosmos_robot.serve import wire

@@ -6,20 +6,10 @@ import threading
 import time
 
 import numpy as np
+from waiting import PATIENCE_S
 
 from cosmos_robot.contract import Contract
 from cosmos_robot.types import ActionChunk, Observation
-
-PATIENCE_S = 60.0
-"""For what takes milliseconds, on a machine that does other things."""
-
-
-def until(condition):
-    """Wait for it."""
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end, "it never came to that"
-        time.sleep(0.002)
 
 
 class EchoPolicy:
