@@ -98,7 +98,7 @@ class Served:
 class Late:
     """An asker made late and unreliable, to see what a network would do.
 
-    latency_s: draws the delay of each answer, counted from the question. dropped: share of answers that never come.
+    latency_s: draws the delay of each answer, counted from the question; it is never there in the tick that asked. dropped: share of answers that never come.
     The policy is asked at once and in the thread of the loop, so that a run on a virtual clock is repeatable.
     """
 
@@ -116,18 +116,18 @@ class Late:
         due = now + self._latency_s(self._generator)
         if self._generator.random() < self._dropped:
             due = np.inf
-        return _Delivery(self._answer(observation, seed, committed), due)
+        return _Delivery(self._answer(observation, seed, committed), now, due)
 
     def reset(self) -> None:
         """Nothing to forget."""
 
 
 class _Delivery:
-    def __init__(self, chunk: ActionChunk, due: float):
-        self._chunk, self._due = chunk, due
+    def __init__(self, chunk: ActionChunk, asked: float, due: float):
+        self._chunk, self._asked, self._due = chunk, asked, due
 
     def poll(self, now: float) -> ActionChunk | None:
-        return self._chunk if now >= self._due else None
+        return self._chunk if now >= self._due and now > self._asked else None
 
     def cancel(self) -> None:
         self._due = np.inf

@@ -192,6 +192,7 @@ class ControlLoop:
         seen = self._robot.observe(self._settings.instruction) if asks or self._glances else None
         if asks and seen is not None:
             self._ask(seen, due, report)
+            self._take_up(due, since, report)  # a recording answers at once, and must not come a row late
         if seen is not None:
             for glance in self._glances:
                 glance(seen, asks)

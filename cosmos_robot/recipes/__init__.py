@@ -77,8 +77,7 @@ def train(
         out: folder for everything: datasets, runs, and the checkpoint in a folder of the recipe's name; runs/<recipe>
             if not given.
         until: stop after this part (tiny-libero: demos, tokenizer, policy, corrections, corrected, blind;
-            tiny-cosmos-policy: demos, joint, rollouts, refined; tiny-world-model: demos, tokenizer, rollouts,
-            model).
+            tiny-cosmos-policy: demos, joint, rollouts, refined; tiny-world-model: demos, tokenizer, model).
         workers: processes that record.
         scale: share of the recipe's demonstrations and training steps; below 1 it is a trial.
         corrections: add a round in which the policy drives and the expert labels (DAgger).

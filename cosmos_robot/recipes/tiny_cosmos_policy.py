@@ -106,16 +106,13 @@ def refined_training(out: Path, demos: Path, rollouts: Path, *, scale: float = 1
     return joint_training(out, demos, out / "joint" / "export", name="refined", **(settings | changes))
 
 
-def record_rollouts(
-    driver: str, out: Path, episodes: int, workers: int, first_seed: int = FIRST_SEED, flags: RolloutFlags | None = None
-) -> None:
+def record_rollouts(driver: str, out: Path, episodes: int, workers: int) -> None:
     """``episodes`` of a policy in each task of libero_object, in layouts of their own; done if there."""
     if out.exists():
         return
     from cosmos_robot.recipes import rollouts as command
 
-    flags = RolloutFlags() if flags is None else flags
-    command.record_rollouts(driver, out, tiny_libero.OBJECT_TASKS, episodes, first_seed, workers, flags)
+    command.record_rollouts(driver, out, tiny_libero.OBJECT_TASKS, episodes, FIRST_SEED, workers, RolloutFlags())
 
 
 def export(trained: Path, out: Path, share_with: str | None = None, name: str = NAME) -> Path:
