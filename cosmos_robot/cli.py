@@ -166,15 +166,21 @@ def _groups() -> set[str]:
     return {name.split()[0] for name in COMMANDS if " " in name}
 
 
+def conventions(command: Command) -> tuple[Any, ...]:
+    """How the flags of a command are named."""
+    import tyro
+
+    return (tyro.conf.OmitArgPrefixes, *([tyro.conf.PositionalRequiredArgs] if command.positional else []))
+
+
 def _run(name: str, arguments: list[str]) -> int:
     import tyro
 
     command, registry = COMMANDS[name], Registry("command")
     registry.add(name, command.path)
-    conventions = (tyro.conf.OmitArgPrefixes, *([tyro.conf.PositionalRequiredArgs] if command.positional else []))
     try:
         function: Any = registry.get(name)
-        status = tyro.cli(function, prog=f"cosmos-robot {name}", args=arguments, config=conventions)
+        status = tyro.cli(function, prog=f"cosmos-robot {name}", args=arguments, config=conventions(command))
     except ModuleNotFoundError as error:
         module = (error.name or "").split(".")[0]
         if module not in EXTRAS:

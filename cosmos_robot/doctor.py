@@ -25,7 +25,7 @@ Status = Literal["ok", "absent", "broken"]
 # The same list as in scripts/setup.sh; a test compares them.
 APT_PACKAGES = ("libegl1", "libgl1-mesa-dri", "libosmesa6", "ffmpeg")
 GL_BACKENDS = ("egl", "osmesa")
-CHECKPOINTS = ("tiny-libero", "tiny-libero-blind")
+CHECKPOINTS = ("tiny-libero", "tiny-libero-blind", "tiny-cosmos-policy", "tiny-world-model")
 
 # Distribution name to the extra of cosmos-robot that brings it.
 PACKAGES = {

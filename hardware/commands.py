@@ -37,69 +37,60 @@ IN_STEP: Final = ("aloha-sim",)
 """Simulators that move only when told, besides ``sim:`` environments; with these a clock can be virtual."""
 
 
-@dataclass(frozen=True)
-class DriveConfig:
-    """Drive a robot.
-
-    robot: franka, franka-cartesian, franka-sim, aloha, aloha-sim, or sim:ENVIRONMENT.
-    policy: tcp://HOST:PORT of a policy server, or a checkpoint to run here.
-    instruction: the task in words; a simulated task's own if empty.
-    strategy: how chunks are joined: sync, latest, blend, ensemble or rtc.
-    seconds: how long; until Ctrl-C if not given, or until a simulated task ends.
-    execute: rows of a chunk to use before a newer one takes over; as the checkpoint's contract says unless given.
-    record: folder of a LeRobot dataset to write; it must not exist.
-    view: show the run live in rerun.
-    dry_run: ask for one chunk, print what would be sent of it, and send nothing.
-    host: address of a real robot's controller.
-    cameras: of a real robot, each as NAME=SOURCE by the robot's camera names; SOURCE is the number of a video device,
-        /dev/... or an address such as rtsp://HOST/...
-    dead_man: move only while this is held: key, for any key in this terminal, or a joystick device such as
-        /dev/input/js0, for any of its buttons.
-    answer_timeout: seconds after which an answer counts as lost.
-    seed: of the first question and of a simulated scene.
-    device: torch device of a checkpoint that runs here.
-    json: file to write the report to, - for the screen.
-    """
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Which robot, what is kept of the run, and what may stop it."""
 
     robot: str
-    policy: str
-    instruction: str = ""
-    strategy: Strategy = "rtc"
-    seconds: float | None = None
-    execute: int | None = None
+    """franka, franka-cartesian, franka-sim, aloha, aloha-sim, or sim:ENVIRONMENT."""
     record: Path | None = None
+    """Folder of a LeRobot dataset to write; it must not exist."""
     view: bool = False
+    """Show the run live in rerun."""
     dry_run: bool = False
+    """Ask for one chunk, print what would be sent of it, and send nothing."""
     host: str | None = None
+    """Address of a real robot's controller."""
     cameras: tuple[str, ...] = ()
+    """Cameras of a real robot, each as NAME=SOURCE by the robot's camera names; SOURCE is the number of a video device,
+    /dev/... or an address such as rtsp://HOST/..."""
     dead_man: str | None = None
-    answer_timeout: float = 2.0
+    """Move only while this is held: key, for any key in this terminal, or a joystick device such as /dev/input/js0,
+    for any of its buttons."""
     seed: int = 0
-    device: str = "cpu"
+    """Seed of the first question and of a simulated scene."""
     json: Path | None = None
+    """File to write the report to, - for the screen."""
 
 
-@dataclass(frozen=True)
-class ReplayConfig:
-    """Send a recorded episode's actions to a robot, through the same gate and loop.
+@dataclass(frozen=True, kw_only=True)
+class DriveConfig(RunConfig):
+    """Drive a robot."""
 
-    dataset: LeRobot folder or HDF5 file.
-    robot: franka, franka-cartesian, franka-sim, aloha, aloha-sim, or sim:ENVIRONMENT.
-    episode: which one.
-    record, view, dry_run, host, cameras, dead_man, seed, json: as in drive.
-    """
+    policy: str
+    """tcp://HOST:PORT of a policy server, or a checkpoint to run here."""
+    instruction: str = ""
+    """The task in words; a simulated task's own if empty."""
+    strategy: Strategy = "rtc"
+    """How chunks are joined."""
+    seconds: float | None = None
+    """How long; until Ctrl-C if not given, or until a simulated task ends."""
+    execute: int | None = None
+    """Rows of a chunk to use before a newer one takes over; as the checkpoint's contract says unless given."""
+    answer_timeout: float = 2.0
+    """Seconds after which an answer counts as lost."""
+    device: str = "cpu"
+    """Torch device of a checkpoint that runs here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig(RunConfig):
+    """Send a recorded episode's actions to a robot, through the same gate and loop."""
 
     dataset: tyro.conf.Positional[Path]
-    robot: str
+    """LeRobot folder or HDF5 file."""
     episode: int = 0
-    record: Path | None = None
-    view: bool = False
-    dry_run: bool = False
-    host: str | None = None
-    cameras: tuple[str, ...] = ()
-    dead_man: str | None = None
-    seed: int = 0
-    json: Path | None = None
+    """Number of the episode."""
 
 
 def main_drive(config: Annotated[DriveConfig, tyro.conf.arg(name="")]) -> int:

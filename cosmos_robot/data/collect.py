@@ -187,7 +187,7 @@ def _shown(results: Iterator[Result], done: dict[str, str], total: int, progress
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("left"),
-        TimeRemainingColumn(elapsed_when_finished=True),
+        TimeRemainingColumn(),
     )
     counts = Counter(done.values())
     with Progress(*columns, console=Console(stderr=True), disable=not progress, speed_estimate_period=600) as bar:

@@ -121,14 +121,15 @@ def _write(value: dict[str, Any], path: Path | None) -> None:
 
 def _print(report: Report) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     console = Console(highlight=False)
     console.print(f"{report.path}: {report.layout}", markup=False, soft_wrap=True)
     for name, value in report.facts.items():
         console.print(f"  {name.replace('_', ' ')}: {value}", markup=False, soft_wrap=True)
     if report.findings:
-        table = Table("", "code", "where", "what", "what to do", box=None, pad_edge=False)
+        columns = [Column(h, overflow="fold") for h in ("", "code", "where", "what", "what to do")]
+        table = Table(*columns, box=None, pad_edge=False)
         for f in report.findings:
             colour = "red" if f.severity == "error" else "yellow"
             table.add_row(

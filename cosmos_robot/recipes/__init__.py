@@ -73,11 +73,13 @@ def train(
     Run again after a stop, it goes on where it was; finished parts are not repeated.
 
     Args:
-        recipe: name of the recipe, for instance tiny-libero.
+        recipe: tiny-libero, tiny-cosmos-policy, tiny-world-model, trends-latent-frames, trends-joint or
+            trends-adaptation.
         out: folder for everything: datasets, runs, and the checkpoint in a folder of the recipe's name; runs/<recipe>
             if not given.
         until: stop after this part (tiny-libero: demos, tokenizer, policy, corrections, corrected, blind;
-            tiny-cosmos-policy: demos, joint, rollouts, refined; tiny-world-model: demos, tokenizer, model).
+            tiny-cosmos-policy: demos, joint, rollouts, refined; tiny-world-model: demos, tokenizer, model); trends have
+            no parts.
         workers: processes that record.
         scale: share of the recipe's demonstrations and training steps; below 1 it is a trial.
         corrections: add a round in which the policy drives and the expert labels (DAgger).
@@ -130,6 +132,7 @@ def collect(
     if rollouts != RolloutFlags():
         raise InputError("--noise, --execute and their like are about rollouts; say whose with --policy")
     _demonstrate(out, envs, episodes, first_seed, workers, checkpoint)
+    print(f"{out}, pictures in {out}.png")
 
 
 def _file_name(policy: str) -> str:

@@ -20,39 +20,37 @@ from cosmos_robot.serve.views import Pictures
 
 @dataclass(frozen=True)
 class ServeConfig:
-    """Serve a checkpoint.
-
-    ckpt: shipped name, folder or hub id.
-    plan: answer every question by search, such as best-of-8; the verb ``plan`` then also takes a deadline.
-    planning_ckpt: checkpoint that imagines and scores, if not the one that proposes.
-    executor: how a search's candidates are worked out: in-process, threads:COUNT or ray:COUNT.
-    port: of our own protocol over ZMQ; 0 takes a free one.
-    host: address to listen on; anything but this machine's own needs a token in the environment variable
-    COSMOS_ROBOT_TOKEN.
-    openpi_port: also speak openpi's websocket protocol on this port (8000 is what its clients expect).
-    gr00t_port: also speak GR00T's ZMQ protocol on this port.
-    pictures: what other people's clients may send: pictures of the contract's size only, or resized ones.
-    openpi_rows: rows of a reply to openpi's clients, all if not given; its DROID example wants exactly 10.
-    roboarena: greet openpi's clients with RoboArena's six keys, as its checker demands.
-    page_port: also show a page of health and latency on http://127.0.0.1:PORT.
-    device: torch device.
-    batch: most questions answered in one batch.
-    """
+    """Serve a checkpoint."""
 
     ckpt: str
+    """Shipped name, folder or hub id."""
     plan: str | None = None
+    """Answer every question by search, such as best-of-8; the verb ``plan`` then also takes a deadline."""
     planning_ckpt: str | None = None
+    """Checkpoint that imagines and scores, if not the one that proposes."""
     executor: str = "in-process"
+    """How a search's candidates are worked out: in-process, threads:COUNT or ray:COUNT."""
     port: int = 5555
+    """Port of our own protocol over ZMQ; 0 takes a free one."""
     host: str = "127.0.0.1"
+    """Address to listen on; anything but this machine's own needs a token in the environment variable
+    COSMOS_ROBOT_TOKEN."""
     openpi_port: int | None = None
+    """Also speak openpi's websocket protocol on this port (8000 is what its clients expect)."""
     gr00t_port: int | None = None
+    """Also speak GR00T's ZMQ protocol on this port."""
     pictures: Pictures = "exact"
+    """What other people's clients may send: pictures of the contract's size only, or resized ones."""
     openpi_rows: int | None = None
+    """Rows of a reply to openpi's clients, all if not given; its DROID example wants exactly 10."""
     roboarena: bool = False
+    """Greet openpi's clients with RoboArena's six keys, as its checker demands."""
     page_port: int | None = None
+    """Also show a page of health and latency on http://127.0.0.1:PORT."""
     device: str = "cpu"
+    """Torch device."""
     batch: int = 8
+    """Most questions answered in one batch."""
 
 
 def main_serve(config: Annotated[ServeConfig, tyro.conf.arg(name="")]) -> int:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from command_lines import parser_of
 
 from cosmos_robot import cli
 from cosmos_robot.errors import CheckpointError, Interrupted
@@ -137,3 +140,12 @@ def test_an_absent_module_that_no_extra_brings_is_a_fault(command) -> None:
     command(tried)
     with pytest.raises(ModuleNotFoundError):
         cli.main(["try"])
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_option_of_every_command_is_explained(name: str) -> None:
+    marks = re.compile(r"\(default.*?\)|\(required\)|\(repeatable\)")
+    bare = [
+        a.option_strings or a.dest for a in parser_of(name)._actions if not marks.sub("", str(a.help or "")).strip()
+    ]
+    assert not bare

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from command_lines import parser_of
 
 from cosmos_robot.cli import COMMANDS
 
@@ -53,10 +55,22 @@ def test_every_folder_of_modules_is_a_package(modules: dict[str, Path], root: Pa
     assert not sorted(str(path) for path in modules.values() if not (root / path).with_name("__init__.py").exists())
 
 
-def test_commands_in_the_documents_exist(documents: dict[str, str]) -> None:
+def test_commands_in_the_documents_are_accepted(documents: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    """With their options, as far as those are known without running anything."""
+    tried, refused = 0, []
     for document, text in documents.items():
-        for first, second in re.findall(r"^(?:uv run (?:--all-extras )?)?cosmos-robot (\S+)(?: (\S+))?", text, re.M):
-            assert first in COMMANDS or f"{first} {second}" in COMMANDS, f"{document}: cosmos-robot {first} {second}"
+        for line in re.findall(r"^(?:uv run (?:--all-extras )?)?(cosmos-robot .+)$", text.replace("\\\n", " "), re.M):
+            words = shlex.split(line, comments=True)[1:]
+            if words[:1] in (["--version"], ["--help"]) or not {"...", "COMMAND"}.isdisjoint(words):
+                continue
+            count = next((n for n in (2, 1) if " ".join(words[:n]) in COMMANDS), None)
+            try:
+                assert count is not None
+                parser_of(" ".join(words[:count])).parse_args(words[count:])
+            except (AssertionError, SystemExit):
+                refused.append(f"{document}: {line}")
+            tried += 1
+    assert tried > 50 and not refused, capsys.readouterr().err
 
 
 def test_make_targets_in_the_documents_exist(documents: dict[str, str], root: Path) -> None:
@@ -65,10 +79,10 @@ def test_make_targets_in_the_documents_exist(documents: dict[str, str], root: Pa
     assert {"demo", "test"} <= named <= targets
 
 
-def test_python_in_the_readme_imports_what_exists(documents: dict[str, str]) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", documents["README.md"], re.S)
-    assert blocks
-    for block in blocks:
+def test_python_in_the_documents_imports_what_exists(documents: dict[str, str]) -> None:
+    blocks = [(d, block) for d, text in documents.items() for block in re.findall(r"```python\n(.*?)```", text, re.S)]
+    assert {"README.md", "docs/post-training.md"} <= {document for document, _ in blocks}
+    for document, block in blocks:
         for node in ast.parse(block).body:
             if isinstance(node, ast.Import | ast.ImportFrom):
-                exec(compile(ast.Module([node], []), "README.md", "exec"), {})
+                exec(compile(ast.Module([node], []), document, "exec"), {})

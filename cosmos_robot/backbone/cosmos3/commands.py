@@ -75,7 +75,10 @@ def ckpt_check(checkpoint: Positional[str], contract: str | None = None) -> None
         if bad:
             raise CheckpointError(f"{loaded.name}: {len(bad)} weights hold NaN or infinite values, such as {bad[0]!r}")
     count = sum(parameter.numel() for parameter in loaded.transformer.parameters())
-    lines = [f"{loaded.name}: whole, {count:,} parameters, trained for {loaded.contract.robot.name}", *loaded.notes]
+    lines = [
+        f"{loaded.name}: whole, a transformer of {count:,} parameters, trained for {loaded.contract.robot.name}",
+        *loaded.notes,
+    ]
     Console(highlight=False).print("\n".join(lines), markup=False, soft_wrap=True)
 
 
