@@ -98,8 +98,9 @@ class Served:
 class Late:
     """An asker made late and unreliable, to see what a network would do.
 
-    latency_s: draws the delay of each answer, counted from the question; it is never there in the tick that asked. dropped: share of answers that never come.
-    The policy is asked at once and in the thread of the loop, so that a run on a virtual clock is repeatable.
+    latency_s: draws the delay of each answer, counted from the question; it is never there in the tick that asked.
+    dropped: share of answers that never come. The policy is asked at once and in the thread of the loop, so that a run
+    on a virtual clock is repeatable.
     """
 
     def __init__(

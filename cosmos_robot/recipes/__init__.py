@@ -113,6 +113,8 @@ def collect(
         policy: whose rollouts to record: shipped name, folder, hub id, tcp://HOST:PORT, random or zero.
         rollouts: how rollouts are made.
     """
+    from rich.console import Console
+
     from cosmos_robot.data.lerobot_writing import require_absent
 
     if not envs:
@@ -132,7 +134,7 @@ def collect(
     if rollouts != RolloutFlags():
         raise InputError("--noise, --execute and their like are about rollouts; say whose with --policy")
     _demonstrate(out, envs, episodes, first_seed, workers, checkpoint)
-    print(f"{out}, pictures in {out}.png")
+    Console(highlight=False).print(f"{out}, pictures in {out}.png", markup=False, soft_wrap=True)
 
 
 def _file_name(policy: str) -> str:
