@@ -32,7 +32,7 @@ little to spare for denoising, so training is at noise levels near the one that 
 _HEIGHT, _WIDTH = 80, 112
 """Latent frames of 5 x 7 cells. A chunk is laid out row by row over and over, seven numbers to a command, so that with
 seven cells to a row each column holds one number of the commands, and each token two of its moments. On another width
-every token holds a mixture of all seven, another one at each place, which a small network does not learn to sort."""
+every token holds a mixture of all seven, another one at each place."""
 _PLACES = ((0, 0, 80, 80), (0, 80, 32, 32), (32, 80, 48, 32))
 
 
