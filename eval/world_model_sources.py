@@ -168,7 +168,8 @@ class Live:
 
 def _stored(path: Path, index: int, contract: Contract, name: str) -> Run:
     """An episode of a dataset that this package wrote: demonstrations with a row every ``stride`` steps, each with the
-    commands after it, or a policy's decisions and what was run of each."""
+    commands sent after it, or a policy's decisions and what was run of each."""
+    from cosmos_robot.data.episodes import executed_commands
     from cosmos_robot.data.rollouts import rollout_of
     from cosmos_robot.data.store import EpisodeStore
 
@@ -187,8 +188,8 @@ def _stored(path: Path, index: int, contract: Contract, name: str) -> Run:
     else:
         stride, last = store.stride, len(episode) - 1
         steps = [i * stride for i in range(len(episode))]
-        rows = [episode.actions[i, :stride] for i in range(last)]
-        commands = np.concatenate([*rows, episode.actions[last][episode.valid[last]]])
+        sent = executed_commands(episode, stride, name)
+        commands = np.concatenate([*sent[:last, :stride], sent[last][episode.valid[last]]])
     if len(commands) < steps[-1]:
         raise InputError(
             f"{path}: rows hold {store.chunk} commands but are {store.stride} steps apart; record longer chunks"

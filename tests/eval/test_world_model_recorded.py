@@ -1,0 +1,30 @@
+"""Recorded episodes as a world-model evaluation reads them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cosmos_robot.data.episodes import Episode, EpisodeInfo, chunk_rows
+from cosmos_robot.data.store import write_dataset
+from cosmos_robot.envs.fakes import FAKE_ROBOT, TASKS
+from cosmos_robot.eval.world_model_sources import Recorded
+
+
+def recorded(run, stride: int, chunk: int, wanted: float | None = None) -> Episode:
+    """A row every ``stride`` steps of what was run; by one who wanted ``wanted`` times that, if given."""
+    rows = np.arange(0, len(run), stride)
+    sent, valid = chunk_rows(run.commands, rows, chunk)
+    actions = sent if wanted is None else wanted * sent
+    images = {c: np.stack([run.seen.pictures[int(r)][c] for r in rows]) for c in ("table", "hand")}
+    state = np.stack([np.concatenate(list(run.seen.states[int(r)].values())) for r in rows])
+    extras = {} if wanted is None else {"executed": sent}
+    return Episode(TASKS[0], images, state, actions, valid, EpisodeInfo("fake", 0, 0, "expert", True), extras)
+
+
+def test_commands_are_those_that_were_sent(dots, tmp_path) -> None:
+    """A disturbed demonstrator's clean commands are its actions; its pictures follow from ``executed``."""
+    contract = dots.dot_contract()
+    run = dots.DotSource(1, steps=14).run(0, contract)
+    path = write_dataset([recorded(run, 4, 4, wanted=-1)], tmp_path / "dots", FAKE_ROBOT, stride=4)
+    read = Recorded(path, 1).run(0, contract).commands
+    assert read.shape == (14, 3) and np.allclose(read, run.commands, atol=1e-6), "the last, shorter row included"
