@@ -181,8 +181,14 @@ def _stored(path: Path, index: int, contract: Contract, name: str) -> Run:
             f"{name}: its commands are labels that nobody ran (source 'dagger'), so its pictures did not come of them; "
             "choose other episodes with --first-episode and --episodes"
         )
+    rollout = store.infos[index].source == "rollout"
+    if store.chunk < store.stride and not rollout:
+        raise InputError(
+            f"{name}: its rows hold {store.chunk} commands but are {store.stride} steps apart, so the others are not "
+            f"known; record chunks of at least {store.stride}"
+        )
     episode = store.episode(index)
-    if store.infos[index].source == "rollout":
+    if rollout:
         held = rollout_of(episode)
         steps, commands = held.steps.tolist(), held.commands
     else:
@@ -190,10 +196,6 @@ def _stored(path: Path, index: int, contract: Contract, name: str) -> Run:
         steps = [i * stride for i in range(len(episode))]
         sent = executed_commands(episode, stride, name)
         commands = np.concatenate([*sent[:last, :stride], sent[last][episode.valid[last]]])
-    if len(commands) < steps[-1]:
-        raise InputError(
-            f"{path}: rows hold {store.chunk} commands but are {store.stride} steps apart; record longer chunks"
-        )
     pictures = {step: {name: frames[i] for name, frames in episode.images.items()} for i, step in enumerate(steps)}
     states = {step: state_fields(store.robot, episode.state[i]) for i, step in enumerate(steps)}
     seen = Seen(pictures, states)

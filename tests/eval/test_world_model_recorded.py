@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from cosmos_robot.data.episodes import Episode, EpisodeInfo, chunk_rows
 from cosmos_robot.data.store import write_dataset
 from cosmos_robot.envs.fakes import FAKE_ROBOT, TASKS
+from cosmos_robot.errors import InputError
 from cosmos_robot.eval.world_model_sources import Recorded
 
 
@@ -28,3 +30,12 @@ def test_commands_are_those_that_were_sent(dots, tmp_path) -> None:
     path = write_dataset([recorded(run, 4, 4, wanted=-1)], tmp_path / "dots", FAKE_ROBOT, stride=4)
     read = Recorded(path, 1).run(0, contract).commands
     assert read.shape == (14, 3) and np.allclose(read, run.commands, atol=1e-6), "the last, shorter row included"
+
+
+def test_chunks_shorter_than_their_stride_are_refused(dots, tmp_path) -> None:
+    """However short the episode: with what was not recorded left out, later commands would stand too early."""
+    contract = dots.dot_contract()
+    run = dots.DotSource(1, steps=15).run(0, contract)
+    path = write_dataset([recorded(run, 4, 3)], tmp_path / "dots", FAKE_ROBOT, stride=4)
+    with pytest.raises(InputError, match="dots episode 0: its rows hold 3 commands but are 4 steps apart.*at least 4"):
+        Recorded(path, 1).run(0, contract)
