@@ -213,12 +213,13 @@ def _recorded(episodes: RecordedEpisodes, index: int, name: str) -> Run:
 
 
 def _bridge(path: Path, contract: Contract) -> RecordedEpisodes:
-    """Somebody else's recordings as episodes of the contract's robot, with a picture at each frame of a prediction."""
+    """Somebody else's recordings as episodes of the contract's robot, with a picture at each frame of a prediction;
+    failures, too, so that every episode keeps its own number."""
     from cosmos_robot.data.bridge import DataSpec, RecordedEpisodes
 
     stride = _common(frame_stride(contract), contract.model.chunk)
     try:
-        return RecordedEpisodes(DataSpec(path=path, stride=stride), contract)
+        return RecordedEpisodes(DataSpec(path=path, stride=stride, failures="keep"), contract)
     except ContractError as error:
         raise ContractError(
             f"{error}\nThis command reads no description of columns: bring the dataset to the contract's names first, "

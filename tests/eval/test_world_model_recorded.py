@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from cosmos_robot.contract import Contract
 from cosmos_robot.data.episodes import Episode, EpisodeInfo, chunk_rows
 from cosmos_robot.data.store import write_dataset
 from cosmos_robot.envs.fakes import FAKE_ROBOT, TASKS
@@ -37,5 +40,22 @@ def test_chunks_shorter_than_their_stride_are_refused(dots, tmp_path) -> None:
     contract = dots.dot_contract()
     run = dots.DotSource(1, steps=15).run(0, contract)
     path = write_dataset([recorded(run, 4, 3)], tmp_path / "dots", FAKE_ROBOT, stride=4)
-    with pytest.raises(InputError, match="dots episode 0: its rows hold 3 commands but are 4 steps apart.*at least 4"):
+    with pytest.raises(InputError, match="dots episode 0: its rows hold 3 commands but are 4 steps"):
         Recorded(path, 1).run(0, contract)
+
+
+def test_failures_in_recordings_of_others_keep_their_numbers(dots, tmp_path) -> None:
+    """A world model is asked about failed episodes, too, and success is known where it is labelled."""
+    contract = dots.dot_contract()
+    every = Contract(robot=contract.robot, model=contract.model.model_copy(update={"actions_per_frame": 1}))
+    source = dots.DotSource(3, steps=16)
+    runs = [source.run(number, every) for number in range(3)]
+    path = write_dataset([recorded(run, 1, 4) for run in runs], tmp_path / "theirs", FAKE_ROBOT, stride=1)
+    (path / "meta" / "cosmos_robot.json").unlink()
+    [table] = (path / "meta" / "episodes").glob("*/*.parquet")
+    pq.write_table(pq.read_table(table).append_column("success", pa.array([False, True, None])), table)
+    held = Recorded(path, 9)
+    assert held.names() == [f"theirs episode {number}" for number in range(3)]
+    for number, (run, success) in enumerate(zip(runs, (False, True, None), strict=True)):
+        read = held.run(number, contract)
+        assert np.allclose(read.commands, run.commands, atol=1e-6) and read.success is success
