@@ -57,11 +57,12 @@ class Source(Protocol):
 
 @dataclass
 class Recorded:
-    """The first ``episodes`` episodes of a dataset, from episode ``first``."""
+    """The first ``episodes`` episodes of a dataset, from episode ``first``; or those called ``numbers``."""
 
     path: Path
     episodes: int
     first: int = 0
+    numbers: tuple[int, ...] = ()
     remedy: ClassVar[str] = (
         "perhaps pictures are missing at the frames of a prediction: ask for fewer --chunks, or record longer episodes "
         "with a picture at each of these frames"
@@ -86,19 +87,31 @@ class Recorded:
         return self._opened
 
     def names(self) -> list[str]:
+        return [self._name(place) for place in self._places()]
+
+    def run(self, number: int, contract: Contract) -> Run:
+        place = self._places()[number]
+        if (self.path / SIDECAR).is_file():
+            return _stored(self.path, place, contract, self._name(place))
+        return _recorded(self._bridge(contract), place, self._name(place))
+
+    def _name(self, place: int) -> str:
+        return f"{Path(self.path).name} episode {place}"
+
+    def _places(self) -> Sequence[int]:
+        """The episodes' own numbers in the dataset."""
         from cosmos_robot.data.layouts import open_recordings
 
         held = len(open_recordings(self.path))
+        absent = [number for number in self.numbers if not 0 <= number < held]
+        if absent or len(set(self.numbers)) < len(self.numbers):
+            raise InputError(
+                f"{self.path} holds {held} episodes; expected --numbers from 0 to {held - 1}, each once, got "
+                f"{' '.join(map(str, self.numbers))}"
+            )
         if self.first >= held:
             raise InputError(f"{self.path} holds {held} episodes; --first-episode {self.first} is beyond them")
-        numbers = range(self.first, min(held, self.first + self.episodes))
-        return [f"{Path(self.path).name} episode {number}" for number in numbers]
-
-    def run(self, number: int, contract: Contract) -> Run:
-        name = self.names()[number]
-        if (self.path / SIDECAR).is_file():
-            return _stored(self.path, self.first + number, contract, name)
-        return _recorded(self._bridge(contract), self.first + number, name)
+        return self.numbers or range(self.first, min(held, self.first + self.episodes))
 
     def close(self) -> None:
         """Nothing is held open between two episodes."""
@@ -179,7 +192,7 @@ def _stored(path: Path, index: int, contract: Contract, name: str) -> Run:
     if store.infos[index].source == "dagger":
         raise InputError(
             f"{name}: its commands are labels that nobody ran (source 'dagger'), so its pictures did not come of them; "
-            "choose other episodes with --first-episode and --episodes"
+            "choose other episodes with --numbers"
         )
     rollout = store.infos[index].source == "rollout"
     if store.chunk < store.stride and not rollout:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +14,8 @@ from cosmos_robot.data.episodes import Episode, EpisodeInfo, chunk_rows
 from cosmos_robot.data.store import write_dataset
 from cosmos_robot.envs.fakes import FAKE_ROBOT, TASKS
 from cosmos_robot.errors import InputError
+from cosmos_robot.eval.world_model import WorldModelConfig, episodes_asked, open_source, run_header
+from cosmos_robot.eval.world_model_session import SessionSettings
 from cosmos_robot.eval.world_model_sources import Recorded
 
 
@@ -59,3 +63,22 @@ def test_failures_in_recordings_of_others_keep_their_numbers(dots, tmp_path) -> 
     for number, (run, success) in enumerate(zip(runs, (False, True, None), strict=True)):
         read = held.run(number, contract)
         assert np.allclose(read.commands, run.commands, atol=1e-6) and read.success is success
+
+
+def test_episodes_are_chosen_by_number(dots, tmp_path) -> None:
+    """Such as those that training held out; another choice is another run."""
+    contract, source = dots.dot_contract(), dots.DotSource(3, steps=16)
+    runs = [source.run(number, contract) for number in range(3)]
+    path = write_dataset([recorded(run, 4, 4) for run in runs], tmp_path / "dots", FAKE_ROBOT, stride=4)
+    config = WorldModelConfig("still", data=path, numbers=(2, 0))
+    chosen = open_source(config)
+    assert chosen.names() == ["dots episode 2", "dots episode 0"] and episodes_asked(config) == 2
+    for place, number in enumerate(config.numbers):
+        assert np.allclose(chosen.run(place, contract).commands, runs[number].commands, atol=1e-6)
+    assert run_header(config, SessionSettings(), contract, chosen)["numbers"] == [2, 0]
+    for wrong in ((0, 3), (-1,), (1, 1)):
+        with pytest.raises(InputError, match=f"--numbers from 0 to 2, each once, got {' '.join(map(str, wrong))}"):
+            open_source(replace(config, numbers=wrong)).names()
+    for other in ({"episodes": 2}, {"first_episode": 1}, {"data": None, "env": "fake/0"}):
+        with pytest.raises(InputError, match="drop either"):
+            open_source(replace(config, **other))
