@@ -5,7 +5,8 @@ Its state is the predicted one, where the model predicts a state. Success is wha
 
 A model imagines whole chunks. The rows of an unfinished chunk are imagined with the robot standing still after them, so
 moments inside a chunk are those of a robot that stops there; a finished chunk is imagined whole, and the next one
-begins at its end. Running the same rows one by one or at once ends alike.
+begins at its end. Success is judged only there, and where the budget ends. So the same rows one by one or at once end
+alike, success included.
 """
 
 from __future__ import annotations
@@ -76,9 +77,10 @@ class WorldModelEnv(RobotEnv):
 
     starts: observations to begin at, each an initial state; or an environment, whose resets are the starts.
     step_budget: control steps until truncation. value, success_at: an episode is a success once the value of a
-    prediction reaches ``success_at``; without a value model it never is. unpredicted_state: what to do where the model
-    predicts no state: ``refuse``, or ``hold`` that of the start, which misleads a policy that reads its state, and a
-    model whose commands are rows relative to it from the second chunk on.
+    finished chunk, or of the one that the budget cuts, reaches ``success_at``; without a value model it never is. A
+    policy that runs less than a chunk of each decision is not judged after every one.
+    unpredicted_state: what to do where the model predicts no state: ``refuse``, or ``hold`` that of the start, which
+    misleads a policy that reads its state, and a model whose commands are rows relative to it from the second chunk on.
     carry: see ``WorldModel.extend``. Closing it closes the environment of the starts, too.
 
     Raises ContractError for a model that predicts no state, unless told to hold it, and for a canvas that is resized
@@ -195,7 +197,8 @@ class WorldModelEnv(RobotEnv):
         if self.value is not None:
             futures = None if self.value.reads == "q_value" else [found]
             self.value_now = float(self.value.score([self._moment_of_anchor()], [chunk], futures, [seed])[0])
-            success = bool(self.value_now >= self.success_at)
+            judged = not missing or self.control_steps + len(piece) >= self.step_budget
+            success = bool(judged and self.value_now >= self.success_at)
         if missing:
             self._now = found
         else:

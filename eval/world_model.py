@@ -52,6 +52,8 @@ class WorldModelConfig:
     """Episodes per task, or of the dataset; when not given, 2 per task and 10 in all."""
     first_episode: int = 0
     """First init state, or first episode of the dataset."""
+    numbers: tuple[int, ...] = ()
+    """Episodes of the dataset, such as those held out in training, instead of --episodes from --first-episode."""
     driver: str = "expert"
     """Who drives in the simulator: expert (LIBERO's demonstrator), random, or a policy by name."""
     steps: int = 200
@@ -240,6 +242,7 @@ def run_header(
         "data_fingerprint": source.fingerprint(contract),
         "episodes_asked": episodes_asked(config),
         "first_episode": config.first_episode,
+        **({"numbers": list(config.numbers)} if config.numbers else {}),
         **live,
         "windows_per_episode": settings.windows,
         "probed_per_episode": settings.probed,
@@ -273,6 +276,8 @@ def open_source(config: WorldModelConfig) -> Source:
 
     if (config.env is None) == (config.data is None):
         raise InputError("pass either --env, a suite or environment to drive, or --data, a dataset of episodes")
+    if config.numbers and (config.data is None or config.episodes is not None or config.first_episode):
+        raise InputError("--numbers are episodes of --data, instead of --episodes and --first-episode; drop either")
     episodes = episodes_asked(config)
     if episodes < 1 or config.first_episode < 0:
         raise InputError(f"episodes: expected at least 1, from 0, got {episodes} from {config.first_episode}")
@@ -281,13 +286,16 @@ def open_source(config: WorldModelConfig) -> Source:
     if config.data is not None:
         if config.rank or config.tasks:
             raise InputError("--rank and --tasks are about a simulator; name it with --env instead of --data")
-        return Recorded(config.data, episodes, config.first_episode)
+        return Recorded(config.data, episodes, config.first_episode, config.numbers)
     names = env_names(config)
     return Live(names, episodes, config.driver, config.first_episode, config.steps, config.seed)
 
 
 def episodes_asked(config: WorldModelConfig) -> int:
-    """--episodes; without it 2 per task, or as many as bring all tasks to 10, so that something can be said."""
+    """--episodes, or as many as --numbers names; without them 2 per task, or as many as bring all tasks to 10, so that
+    something can be said."""
+    if config.numbers:
+        return len(config.numbers)
     if config.episodes is not None:
         return config.episodes
     tasks = len(env_names(config)) if config.env else 1

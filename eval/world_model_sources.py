@@ -57,11 +57,12 @@ class Source(Protocol):
 
 @dataclass
 class Recorded:
-    """The first ``episodes`` episodes of a dataset, from episode ``first``."""
+    """The first ``episodes`` episodes of a dataset, from episode ``first``; or those called ``numbers``."""
 
     path: Path
     episodes: int
     first: int = 0
+    numbers: tuple[int, ...] = ()
     remedy: ClassVar[str] = (
         "perhaps pictures are missing at the frames of a prediction: ask for fewer --chunks, or record longer episodes "
         "with a picture at each of these frames"
@@ -86,19 +87,31 @@ class Recorded:
         return self._opened
 
     def names(self) -> list[str]:
+        return [self._name(place) for place in self._places()]
+
+    def run(self, number: int, contract: Contract) -> Run:
+        place = self._places()[number]
+        if (self.path / SIDECAR).is_file():
+            return _stored(self.path, place, contract, self._name(place))
+        return _recorded(self._bridge(contract), place, self._name(place))
+
+    def _name(self, place: int) -> str:
+        return f"{Path(self.path).name} episode {place}"
+
+    def _places(self) -> Sequence[int]:
+        """The episodes' own numbers in the dataset."""
         from cosmos_robot.data.layouts import open_recordings
 
         held = len(open_recordings(self.path))
+        absent = [number for number in self.numbers if not 0 <= number < held]
+        if absent or len(set(self.numbers)) < len(self.numbers):
+            raise InputError(
+                f"{self.path} holds {held} episodes; expected --numbers from 0 to {held - 1}, each once, got "
+                f"{' '.join(map(str, self.numbers))}"
+            )
         if self.first >= held:
             raise InputError(f"{self.path} holds {held} episodes; --first-episode {self.first} is beyond them")
-        numbers = range(self.first, min(held, self.first + self.episodes))
-        return [f"{Path(self.path).name} episode {number}" for number in numbers]
-
-    def run(self, number: int, contract: Contract) -> Run:
-        name = self.names()[number]
-        if (self.path / SIDECAR).is_file():
-            return _stored(self.path, self.first + number, contract, name)
-        return _recorded(self._bridge(contract), self.first + number, name)
+        return self.numbers or range(self.first, min(held, self.first + self.episodes))
 
     def close(self) -> None:
         """Nothing is held open between two episodes."""
@@ -168,7 +181,8 @@ class Live:
 
 def _stored(path: Path, index: int, contract: Contract, name: str) -> Run:
     """An episode of a dataset that this package wrote: demonstrations with a row every ``stride`` steps, each with the
-    commands after it, or a policy's decisions and what was run of each."""
+    commands sent after it, or a policy's decisions and what was run of each."""
+    from cosmos_robot.data.episodes import executed_commands
     from cosmos_robot.data.rollouts import rollout_of
     from cosmos_robot.data.store import EpisodeStore
 
@@ -178,21 +192,23 @@ def _stored(path: Path, index: int, contract: Contract, name: str) -> Run:
     if store.infos[index].source == "dagger":
         raise InputError(
             f"{name}: its commands are labels that nobody ran (source 'dagger'), so its pictures did not come of them; "
-            "choose other episodes with --first-episode and --episodes"
+            "choose other episodes with --numbers"
+        )
+    rollout = store.infos[index].source == "rollout"
+    if store.chunk < store.stride and not rollout:
+        raise InputError(
+            f"{name}: its rows hold {store.chunk} commands but are {store.stride} steps apart, so the others are not "
+            f"known; record chunks of at least {store.stride}"
         )
     episode = store.episode(index)
-    if store.infos[index].source == "rollout":
+    if rollout:
         held = rollout_of(episode)
         steps, commands = held.steps.tolist(), held.commands
     else:
         stride, last = store.stride, len(episode) - 1
         steps = [i * stride for i in range(len(episode))]
-        rows = [episode.actions[i, :stride] for i in range(last)]
-        commands = np.concatenate([*rows, episode.actions[last][episode.valid[last]]])
-    if len(commands) < steps[-1]:
-        raise InputError(
-            f"{path}: rows hold {store.chunk} commands but are {store.stride} steps apart; record longer chunks"
-        )
+        sent = executed_commands(episode, stride, name)
+        commands = np.concatenate([*sent[:last, :stride], sent[last][episode.valid[last]]])
     pictures = {step: {name: frames[i] for name, frames in episode.images.items()} for i, step in enumerate(steps)}
     states = {step: state_fields(store.robot, episode.state[i]) for i, step in enumerate(steps)}
     seen = Seen(pictures, states)
@@ -210,12 +226,13 @@ def _recorded(episodes: RecordedEpisodes, index: int, name: str) -> Run:
 
 
 def _bridge(path: Path, contract: Contract) -> RecordedEpisodes:
-    """Somebody else's recordings as episodes of the contract's robot, with a picture at each frame of a prediction."""
+    """Somebody else's recordings as episodes of the contract's robot, with a picture at each frame of a prediction;
+    failures, too, so that every episode keeps its own number."""
     from cosmos_robot.data.bridge import DataSpec, RecordedEpisodes
 
     stride = _common(frame_stride(contract), contract.model.chunk)
     try:
-        return RecordedEpisodes(DataSpec(path=path, stride=stride), contract)
+        return RecordedEpisodes(DataSpec(path=path, stride=stride, failures="keep"), contract)
     except ContractError as error:
         raise ContractError(
             f"{error}\nThis command reads no description of columns: bring the dataset to the contract's names first, "

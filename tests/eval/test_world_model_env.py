@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -160,6 +162,25 @@ def test_rows_one_by_one_or_at_once_end_alike(dots, starts) -> None:
         assert end.time == 21 / FakeEnv.robot.rate_hz
         assert np.array_equal(end.images["table"], ends[0].images["table"])
     assert np.array_equal(ends[0].images["table"], truth.render_camera("table"))
+
+
+def test_success_is_judged_alike_however_rows_are_given(dots, starts) -> None:
+    """Where a chunk ends, or the budget: not where the hand only passes the goal."""
+
+    def ends(size: int, east: float, budget: int):
+        first = replace(starts[0], state={"position": dots.GOAL - [0.24, 0.0], "grip": np.array([-1.0])})
+        given = {"step_budget": budget, "value": dots.Nearness(), "success_at": 0.95}
+        env = WorldModelEnv(dots.Oracle(), [first], **given)
+        env.reset(seed=0, options={"init_state": 0})
+        rows = np.tile([east, 0.0, -1.0], (20, 1))
+        while env.running and env.control_steps < len(rows):
+            result = execute(env, rows[env.control_steps :][:size])
+        return result.success, result.terminated, env.control_steps, round(env.score(), 9)
+
+    cases = {(1.0, 16): (False, False, 16), (0.5, 16): (True, True, 8), (1.0, 4): (True, True, 4)}
+    for (east, budget), expected in cases.items():
+        whole, *others = (ends(size, east, budget) for size in (20, 1, 3, 8))
+        assert whole[:3] == expected and others == [whole] * 3, (east, budget)
 
 
 def test_it_looks_at_the_present_moment(dots, starts) -> None:

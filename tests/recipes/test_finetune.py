@@ -343,7 +343,27 @@ def test_without_a_policy_it_is_said_what_cannot_be_checked(
     told = capsys.readouterr().out
     for words in ("cannot be checked: trained as", "cannot be measured: trained as", "not served: trained as"):
         assert f"{words} forward_dynamics, it gives no commands" in told
-    assert "cosmos-robot eval-world-model --ckpt" in told
+    exported = tmp_path / "export" / "pusht"
+    assert f"eval-world-model --ckpt {exported} --data {project / 'demos'} --numbers 0" in told
+
+
+def test_held_out_episodes_of_a_world_model_are_named(project: Path, tmp_path: Path) -> None:
+    """By their numbers in the dataset, failures left out; not where the command could not read the recordings."""
+    disc = circling(0.0, rows=2)
+    labels = [replace(disc, info=replace(disc.info, success=number > 0)) for number in range(23)]
+    write_dataset(labels, tmp_path / "demos", PUSHT, stride=1)
+    text = filmed(project, "forward_dynamics").read_text()
+    mapped = text.replace('# state.agent_position = ["x", "y"]', "state.agent_position = [0, 1]")
+    told = []
+    for name, description in (("named", text), ("mapped", mapped)):
+        (tmp_path / f"{name}.toml").write_text(description)
+        commands.describe(tmp_path / f"{name}.toml", tmp_path / name)
+        told.append(finish.trials(Run(tmp_path / name), [Path("A"), Path("B")]))
+    assert [line.split("--ckpt")[1] for line in told[0]] == [
+        f" {name} --data {tmp_path / 'demos'} --numbers 1 21" for name in "AB"
+    ]
+    [line] = told[1]
+    assert "reads no data.state;" in line and "--ckpt" not in line and line.endswith("--numbers 0 20")
 
 
 def test_videos_need_rows_that_fall_on_their_pictures(project: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from cosmos_robot.recipes.finetune.measures import (
     worst_of,
 )
 from cosmos_robot.recipes.finetune.plan import recipe_of
-from cosmos_robot.recipes.finetune.prepare import training_commands, training_indices
+from cosmos_robot.recipes.finetune.prepare import held_out_indices, training_commands
 from cosmos_robot.recipes.finetune.recordings import open_episodes
 from cosmos_robot.recipes.finetune.stages import Run, Say, write_json
 from cosmos_robot.training.parameters import reinitialise_heads
@@ -40,6 +40,8 @@ from cosmos_robot.types import Observation
 
 MOMENTS = 12
 """Looked at in each held-out episode."""
+MEASURED = 10
+"""Held-out episodes, at most, on which a world model is said to be measured: enough for a verdict."""
 SAME = 1e-5
 """Largest difference, as a share of a column's range, between a served and an in-process answer."""
 
@@ -52,8 +54,9 @@ def check(run: Run, say: Say) -> dict[str, Any]:
         checkpoint = run.facts("train")["checkpoint"]
         if not run.description().training.acts:
             tell(f"errors of commands cannot be measured: {no_policy(contract)}")
-            tell("losses on held-out episodes are in the log of train; videos and labels are measured by: "
-                 f"{_world_model_eval(run, Path(checkpoint))}")  # fmt: skip
+            tell("losses on held-out episodes are in the log of train")
+            for line in trials(run, [Path(checkpoint)]):
+                tell(line)
             return {"ratios": None}
         held_out = held_out_errors(load_policy(checkpoint), episodes, contract)
         for line in _error_lines(contract, held_out):
@@ -100,8 +103,7 @@ def _error_lines(contract: Contract, held_out: HeldOut) -> Iterator[str]:
 
 def held_out_errors(policy: Policy, episodes: RecordedEpisodes, contract: Contract) -> HeldOut:
     """The errors of ``policy``, of zeros, of the training commands' mean, and of standing still."""
-    training = set(training_indices(len(episodes)))
-    held_out = [index for index in range(len(episodes)) if index not in training]
+    held_out = held_out_indices(len(episodes))
     mean, usual = mean_command(training_commands(episodes))
     chunk, robot = contract.model.chunk, contract.robot
     parts: dict[str, list] = {"policy": [], "zero": [], "mean": [], "repeat the state": []}
@@ -139,8 +141,8 @@ def export(run: Run, say: Say) -> dict[str, Any]:
         untrained = save_untrained(run, folder / f"{contract.model.name}-before")
         tell(f"checkpoint: {target}")
         tell(f"what training began with, under the same contract, to compare with: {untrained}")
-        for checkpoint in (target, untrained):
-            tell(f"try it: {closed_loop(run, checkpoint)}")
+        for line in trials(run, [target, untrained]):
+            tell(line)
         return {"checkpoint": str(target), "before": str(untrained), "weights": weights}
 
     return run.perform("export", work, say)
@@ -165,19 +167,45 @@ def save_untrained(run: Run, folder: Path) -> Path:
     )  # fmt: skip
 
 
-def closed_loop(run: Run, checkpoint: Path) -> str:
-    """The command that tries a checkpoint: in simulation where there is one, else served; on the recordings if it is no
-    policy."""
-    if not run.description().training.acts:
-        return _world_model_eval(run, checkpoint)
-    env = run.description().env
+def trials(run: Run, checkpoints: Sequence[Path]) -> list[str]:
+    """How checkpoints are tried: in simulation where there is one, else served; on held-out episodes if they are no
+    policies."""
+    description = run.description()
+    if not description.training.acts:
+        return _world_model_trials(open_episodes(run), checkpoints)
+    env = description.env
     if env is None:
-        return f"cosmos-robot serve --ckpt {checkpoint}"
-    return f"cosmos-robot eval --ckpt {checkpoint} --suite {env.rsplit('/', 1)[0]}"
+        return [f"try it: cosmos-robot serve --ckpt {checkpoint}" for checkpoint in checkpoints]
+    return [f"try it: cosmos-robot eval --ckpt {c} --suite {env.rsplit('/', 1)[0]}" for c in checkpoints]
 
 
-def _world_model_eval(run: Run, checkpoint: Path) -> str:
-    return f"cosmos-robot eval-world-model --ckpt {checkpoint} --data {run.description().data.path}"
+def _world_model_trials(episodes: RecordedEpisodes, checkpoints: Sequence[Path]) -> list[str]:
+    """The commands that measure videos and labels on held-out episodes, or one line that says why there is none."""
+    indices = held_out_indices(len(episodes))[:MEASURED]
+    unread = _unread(episodes, indices)
+    if unread:
+        return [
+            f"videos and labels cannot be measured yet: eval-world-model reads no {', '.join(unread)}; write the "
+            "recordings under the contract's names (write_dataset over RecordedEpisodes); held out of those are "
+            f"--numbers {' '.join(map(str, indices))}"
+        ]
+    places = " ".join(str(episodes.places[index]) for index in indices)
+    told = "videos and labels of held-out episodes are measured by: cosmos-robot eval-world-model --ckpt"
+    return [f"{told} {checkpoint} --data {episodes.data.path} --numbers {places}" for checkpoint in checkpoints]
+
+
+def _unread(episodes: RecordedEpisodes, indices: Sequence[int]) -> list[str]:
+    """What of a description ``eval-world-model``, which reads none, would need for these episodes."""
+    data = episodes.data
+    needed = {
+        "state_column": data.state_column,
+        "action_column": data.action_column,
+        "cameras": any(ours != theirs for ours, theirs in data.cameras.items()),
+        "state": data.state,
+        "action": data.action,
+        "instruction": any(not episodes.recordings[index].instruction.strip() for index in indices),
+    }
+    return [f"data.{name}" for name, value in needed.items() if value]
 
 
 def serve(run: Run, say: Say) -> dict[str, Any]:

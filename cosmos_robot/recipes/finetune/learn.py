@@ -27,7 +27,7 @@ from cosmos_robot.recipes.finetune.prepare import training_commands
 from cosmos_robot.recipes.finetune.recordings import labelled_episodes, open_episodes
 from cosmos_robot.recipes.finetune.replay import replay_lines
 from cosmos_robot.recipes.finetune.stages import Run, Say
-from cosmos_robot.training.cache import EpisodeList, EpisodeSource
+from cosmos_robot.training.cache import VALIDATION_EVERY, EpisodeList, EpisodeSource
 from cosmos_robot.training.model_config import ModelTraining
 from cosmos_robot.training.model_trainer import train_model
 
@@ -145,7 +145,7 @@ def train_on(
         recipe=recipe, lora=lora, batch=training.batch, seed=training.seed,
         checkpoint_layers=training.checkpoint_layers, compute=training.compute, device=training.device,
         threads=training.threads, normalization=None,
-        validation_every=2 if only is not None else 20, validation_samples=64 if validate else 1,
+        validation_every=2 if only is not None else VALIDATION_EVERY, validation_samples=64 if validate else 1,
         validate_seconds=120.0,
     )  # fmt: skip
     return train_model(config, {stream.name: [source]})

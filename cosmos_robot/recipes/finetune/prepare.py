@@ -135,12 +135,15 @@ def stats(run: Run, say: Say) -> dict[str, Any]:
     return run.perform("stats", work, say)
 
 
-def training_indices(count: int) -> list[int]:
-    """Episodes that are trained on: all but every 20th, which the trainer holds out, from the first on.
+def held_out_indices(count: int) -> list[int]:
+    """Episodes that the trainer holds out: every 20th, from the first on."""
+    return list(range(0, count, VALIDATION_EVERY))
 
-    Raises InputError where nothing would be left.
-    """
-    chosen = [index for index in range(count) if index % VALIDATION_EVERY]
+
+def training_indices(count: int) -> list[int]:
+    """Episodes that are trained on: all but those held out. Raises InputError where nothing would be left."""
+    held_out = set(held_out_indices(count))
+    chosen = [index for index in range(count) if index not in held_out]
     if not chosen:
         raise InputError(f"{count} episode is too few: the first one is held out to measure on; record more")
     return chosen
