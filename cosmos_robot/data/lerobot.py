@@ -82,6 +82,15 @@ class LeRobotRecordings(Recordings):
             clocks=clocks,
         )
 
+    def column(self, index: int, name: str) -> NDArray:
+        """Any numeric column of an episode as (N, width). Raises CheckpointError if its file is missing or damaged."""
+        table = self._table(index)
+        if name not in table.column_names:
+            raise CheckpointError(
+                f"{self.tables.data_file(index)}: no column {name!r} among {table.column_names}; copy it again"
+            )
+        return numbers(table, name)
+
     def pictures(self, index: int, camera: str, rows: Sequence[int] | None = None) -> NDArray[np.uint8]:
         key = self._keys[self.require_camera(camera)]
         rows = list(range(self.lengths[index])) if rows is None else list(rows)

@@ -13,11 +13,14 @@ from numpy.typing import NDArray
 from cosmos_robot.contract import Contract, load_contract, load_robot
 from cosmos_robot.data.bridge import DataSpec, RecordedEpisodes
 from cosmos_robot.data.contract_lint import check_contract
+from cosmos_robot.data.episodes import Episode, EpisodeInfo, Source, chunk_rows, executed_commands
 from cosmos_robot.data.recordings import Recording, Recordings
 from cosmos_robot.data.rollouts import Rollout, write_rollouts
+from cosmos_robot.data.store import write_dataset
 from cosmos_robot.errors import ContractError, InputError
 
 CHUNK = 4
+PUSHT = load_robot("pusht")
 NAMES = ("agent_position.0", "agent_position.1")
 
 
@@ -200,6 +203,37 @@ def test_a_rollouts_success_is_read_and_its_end_is_no_command(tmp_path: Path) ->
     episode = episodes[0]
     assert len(episode) == 5 and episode.valid.sum(1).tolist() == [4, 4, 3, 2, 1]
     assert len(RecordedEpisodes(spec(path=str(tmp_path / "rollouts"), failures="keep"), contract())) == 2
+
+
+def test_what_was_sent_and_who_labelled_come_along(tmp_path: Path) -> None:
+    demos = [_demo(seed, source) for seed, source in enumerate(("expert", "dagger"))]
+    write_dataset(demos, tmp_path / "demos", PUSHT, stride=1)
+    crossed = spec(path=str(tmp_path / "demos"), stride=3, action={"agent_position": NAMES[::-1]})
+    expert, labels = RecordedEpisodes(crossed, contract())
+    sent = demos[0].extras["executed"][:, ::-1]
+    expected, _ = chunk_rows(sent, np.arange(0, 7, 3), CHUNK)
+    assert np.allclose(executed_commands(expert, 3), expected) and not np.allclose(expert.actions, expected)
+    assert (expert.info.source, labels.info.source) == ("expert", "dagger")
+    with pytest.raises(InputError, match="its commands are labels that were never sent"):
+        executed_commands(labels, 3)
+    plain = RecordedEpisodes(spec(path=str(tmp_path / "demos"), action_column="privileged.executed",
+                                  action={"agent_position": [0, 1]}), contract())[0]  # fmt: skip
+    assert not plain.extras and np.allclose(plain.actions[:, 0], demos[0].extras["executed"])
+
+
+def test_what_was_sent_must_be_commands(tmp_path: Path) -> None:
+    demo = _demo(0, "expert")
+    write_dataset([replace(demo, extras={"executed": demo.state[:, :1]})], tmp_path / "demos", PUSHT, stride=1)
+    with pytest.raises(InputError, match=r"episode 0: privileged\.executed is .* expected 2 numbers"):
+        RecordedEpisodes(spec(path=str(tmp_path / "demos")), contract())[0]
+
+
+def _demo(seed: int, source: Source) -> Episode:
+    wanted = np.random.default_rng(seed).uniform(100, 400, (7, 2)).astype(np.float32)
+    actions, valid = chunk_rows(wanted, np.arange(7), 2)
+    pictures = {"top": np.zeros((7, 96, 96, 3), np.uint8)}
+    info = EpisodeInfo("pusht", 0, seed, source, True)
+    return Episode("push", pictures, wanted - 3, actions, valid, info, {"executed": wanted + 9})
 
 
 def _rollout(success: bool) -> Rollout:
