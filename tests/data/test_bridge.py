@@ -160,6 +160,19 @@ def test_each_planted_fault_is_found(held: Held, robot: dict, code: str) -> None
     assert code in [f.code for f in found if f.severity == "error"], found
 
 
+def test_small_steps_are_no_other_unit() -> None:
+    """Spans are usual for places: 4 mm are too few for a robot's commands as targets, not as steps."""
+    fields = tuple(f.model_copy(update={"unit": "m", "low": None, "high": None}) for f in PUSHT.action)
+    held = Held(scale=0.002, relative=True)
+    held._all = [(state, 0.00002 * moves) for state, moves in held._all]
+    steps, targets = (
+        check_contract(RecordedEpisodes(spec(), contract(state=fields, action=fields, action_reference=how), held))
+        for how in ("per_step", "absolute")
+    )
+    assert "unit" not in [f.code for f in steps]
+    assert ("unit", "action agent_position") in [(f.code, f.where) for f in targets]
+
+
 def test_an_episode_shorter_than_a_chunk_is_told() -> None:
     held = Held()
     held.lengths = (3, 30)
