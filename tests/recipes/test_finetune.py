@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cosmos_robot.actions.normalization import Normalizer
+from cosmos_robot.actions.statistics import StatisticsAccumulator
 from cosmos_robot.cli import main
-from cosmos_robot.contract import Contract, load_contract, read_contract
+from cosmos_robot.contract import Contract, Normalization, load_contract, read_contract
 from cosmos_robot.data.episodes import Episode, EpisodeInfo, chunk_rows
 from cosmos_robot.data.store import write_dataset
 from cosmos_robot.envs.pusht import PUSHT, PushTEnv
@@ -21,6 +23,7 @@ from cosmos_robot.recipes.finetune import plan as planning
 from cosmos_robot.recipes.finetune.description import read_description
 from cosmos_robot.recipes.finetune.measures import column_errors, column_ratios, error_of, standing, worst_of
 from cosmos_robot.recipes.finetune.plan import parameter_counts, recipe_of
+from cosmos_robot.recipes.finetune.prepare import scale_floor
 from cosmos_robot.recipes.finetune.reads import description_parts
 from cosmos_robot.recipes.finetune.stages import AFTER, BEGUN, Run
 
@@ -376,6 +379,32 @@ def test_statistics_are_those_of_the_training_episodes(project: Path, tmp_path: 
     assert found.method == "minmax" and found.statistics is not None
     assert np.allclose(found.statistics.max, np.concatenate(commands_of).max(0), rtol=1e-6)
     assert found.statistics.count == 80
+
+
+@pytest.mark.parametrize("method", ["minmax", "quantile", "meanstd"])
+def test_a_small_motion_fills_the_models_range(method: str) -> None:
+    small, still, noise = (0.002 * np.array([1.0, -1.0]), [0.3, 0.3], [0.0, 2e-6])
+    rows = np.stack([small, still, noise, [-1.0, 1.0]], axis=1).repeat(50, axis=0)
+    tally = StatisticsAccumulator(4)
+    tally.update(rows)
+    statistics = tally.finish()
+    floor = scale_floor(method, statistics)
+    made = Normalizer(Normalization(method=method, scale_floor=floor, statistics=statistics), 4).normalize(rows)
+    assert floor == pytest.approx(1e-4) and np.abs(made).max(0)[[0, 3]] == pytest.approx(1, abs=0.02)
+    assert np.abs(made).max(0)[[1, 2]] == pytest.approx(0, abs=0.02)
+    large = statistics.model_copy(update=dict.fromkeys(("max", "q99", "std"), (5.0, 0.0, 5.0, 5.0)))
+    assert scale_floor(method, large.model_copy(update=dict.fromkeys(("min", "q01"), (0.0,) * 4))) == 0.01
+
+
+def test_the_scale_floor_may_be_said_and_where_it_acts_is_told(project: Path, tmp_path: Path, capsys) -> None:
+    until(tmp_path / "as-it-is", project / "pusht.toml", "stats")
+    assert "below the floor" not in capsys.readouterr().out
+    said = 'normalization = "minmax"'
+    until(tmp_path / "said", changed(project, said, f"{said}\nscale_floor = 200.0", "floor"), "stats")
+    assert "action agent_position.1: its scale 120 is below the floor 200" in capsys.readouterr().out
+    assert Run(tmp_path / "said").contract().model.action_normalization.scale_floor == 200
+    with pytest.raises(ContractError, match="scale_floor"):
+        read_description(changed(project, said, f"{said}\nscale_floor = 0.0", "none"))
 
 
 def test_a_changed_description_makes_what_is_cheap_anew(project: Path, tmp_path: Path, capsys) -> None:
