@@ -12,6 +12,7 @@ import pytest
 
 from cosmos_robot.actions.normalization import Normalizer
 from cosmos_robot.actions.statistics import StatisticsAccumulator
+from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
 from cosmos_robot.cli import main
 from cosmos_robot.contract import Contract, Normalization, load_contract, read_contract
 from cosmos_robot.data.episodes import Episode, EpisodeInfo, chunk_rows
@@ -236,6 +237,35 @@ def test_new_weights_are_checked_anew(project: Path, tmp_path: Path, fakes: Fake
         commands.export(tmp_path)
     check()
     assert checked == [b"weights", b"others"]
+
+
+def test_a_start_that_changed_is_noticed(project: Path, tmp_path: Path, fakes: Fakes, capsys) -> None:
+    start = Path(shutil.copytree(find_checkpoint("tiny-libero").folder, tmp_path / "start"))
+    path = changed(project, 'start = "tiny-libero"', f'start = "{start}"', "own-start")
+    path.write_text(path.read_text().replace("[tokenizer] ", "# ").replace("steps = 2\n\n[overfit]", "\n[overfit]"))
+    out = tmp_path / "run"
+
+    def trained() -> None:
+        until(out, path, "plan")
+        commands.overfit(out)
+        commands.run(out)
+
+    trained()
+    (weights,) = (start / "transformer").glob("*.safetensors")
+    as_it_was = weights.read_bytes()
+    weights.write_bytes(as_it_was[:-1] + bytes([as_it_was[-1] ^ 1]))
+    for stage in (commands.check, commands.export):
+        with pytest.raises(InputError, match=r"train was done in .* before start weights changed; run: .* train run"):
+            stage(out)
+    with pytest.raises(InputError, match=r"train: .* was trained before start weights changed; move it away"):
+        trained()
+    weights.write_bytes(as_it_was)  # at another time
+    capsys.readouterr()
+    trained()
+    assert "train: done already" in capsys.readouterr().out
+    shutil.rmtree(start)
+    commands.run(out)
+    assert "train: done already" in capsys.readouterr().out
 
 
 def test_what_a_stage_does_not_read_leaves_it_done(project: Path, tmp_path: Path, fakes: Fakes, capsys) -> None:

@@ -19,7 +19,7 @@ from cosmos_robot.data.bridge import RecordedEpisodes
 from cosmos_robot.errors import CheckpointError, InputError
 from cosmos_robot.policies import load_policy
 from cosmos_robot.policies.base import Policy
-from cosmos_robot.recipes.finetune.learn import no_policy, start_of, weights_digest
+from cosmos_robot.recipes.finetune.learn import no_policy, start_of
 from cosmos_robot.recipes.finetune.measures import (
     Error,
     Ratio,
@@ -35,6 +35,7 @@ from cosmos_robot.recipes.finetune.plan import recipe_of
 from cosmos_robot.recipes.finetune.prepare import training_commands, training_indices
 from cosmos_robot.recipes.finetune.recordings import open_episodes
 from cosmos_robot.recipes.finetune.stages import Run, Say, write_json
+from cosmos_robot.recipes.finetune.start import weights_digest
 from cosmos_robot.training.parameters import reinitialise_heads
 from cosmos_robot.types import Observation
 

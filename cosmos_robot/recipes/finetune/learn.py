@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from cosmos_robot.recipes.finetune.prepare import training_commands
 from cosmos_robot.recipes.finetune.recordings import labelled_episodes, open_episodes
 from cosmos_robot.recipes.finetune.replay import replay_lines
 from cosmos_robot.recipes.finetune.stages import Run, Say
+from cosmos_robot.recipes.finetune.start import weights_digest
 from cosmos_robot.training.cache import EpisodeList, EpisodeSource
 from cosmos_robot.training.model_config import ModelTraining
 from cosmos_robot.training.model_trainer import train_model
@@ -156,13 +156,3 @@ def start_of(run: Run, description: Description) -> str:
     if description.tokenizer is None or not run.is_done("tokenizer"):
         return description.start
     return run.facts("tokenizer")["start"]
-
-
-def weights_digest(folder: Path) -> str:
-    """Changes with any weight below ``folder``."""
-    total = hashlib.blake2b(digest_size=16)
-    for path in sorted(folder.rglob("*.safetensors")):
-        with path.open("rb") as file:
-            total.update(f"{path.relative_to(folder)} ".encode())
-            total.update(hashlib.file_digest(file, "blake2b").digest())
-    return total.hexdigest()

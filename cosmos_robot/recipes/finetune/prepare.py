@@ -21,8 +21,10 @@ from cosmos_robot.data.lint import lint as lint_dataset
 from cosmos_robot.errors import InputError
 from cosmos_robot.recipes.finetune.description import read_description, require_start
 from cosmos_robot.recipes.finetune.plan import stream_of
+from cosmos_robot.recipes.finetune.reads import START
 from cosmos_robot.recipes.finetune.recordings import open_episodes
 from cosmos_robot.recipes.finetune.stages import DESCRIPTION, Run, Say, write_json
+from cosmos_robot.recipes.finetune.start import start_note
 from cosmos_robot.training.cache import VALIDATION_EVERY
 
 ROUND_TRIP = 1e-4
@@ -37,8 +39,9 @@ def describe(run: Run, path: Path, say: Say) -> dict[str, Any]:
     description = read_description(path)
     require_start(description.start)
     stream_of(description, description.contract)
-    episodes = RecordedEpisodes(description.data, description.contract)
-    given = {"description": description.model_dump(mode="json"), "recordings": episodes.fingerprint}
+    episodes, start = RecordedEpisodes(description.data, description.contract), start_note(description.start)
+    given = {"description": description.model_dump(mode="json"), "recordings": episodes.fingerprint,
+             START: start["weights"]}  # fmt: skip
 
     def work(folder: Path, tell: Say) -> dict[str, Any]:
         contract, robot, model = description.contract, description.contract.robot, description.contract.model
@@ -59,7 +62,8 @@ def describe(run: Run, path: Path, say: Say) -> dict[str, Any]:
         tell(failures_line(episodes))
         contract.save(folder)
         (folder / DESCRIPTION).write_text(description.model_dump_json(indent=2) + "\n")
-        return {"episodes": len(episodes), "data": episodes.fingerprint, "contract": contract.model_dump(mode="json")}
+        return {"episodes": len(episodes), "data": episodes.fingerprint, "start": start,
+                "contract": contract.model_dump(mode="json")}  # fmt: skip
 
     return run.perform("describe", work, say, given)
 

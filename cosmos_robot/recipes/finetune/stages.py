@@ -19,7 +19,8 @@ from cosmos_robot.contract import Contract, read_contract
 from cosmos_robot.errors import InputError
 from cosmos_robot.ownership import owned
 from cosmos_robot.recipes.finetune.description import Description
-from cosmos_robot.recipes.finetune.reads import READS, RECORDINGS, description_parts, differing, digest, told
+from cosmos_robot.recipes.finetune.reads import READS, RECORDINGS, START, description_parts, differing, digest, told
+from cosmos_robot.recipes.finetune.start import start_weights
 
 BEGUN: Final = "begun.json"
 DONE: Final = "done.json"
@@ -150,6 +151,9 @@ class Run:
         made: dict[str, Any] = description_parts(stage, description)
         if "data" in reads.parts:
             made[RECORDINGS] = self.facts("describe")["data"]
+        noted = self.facts("describe").get("start")  # runs of versions that did not look have none
+        if "start" in reads.parts and noted is not None:
+            made[START] = start_weights(description.start, noted)
         for name in reads.found:
             if name != "tokenizer" or description.tokenizer is not None:
                 made[name] = digest(self.facts(name)) if self.is_done(name) else None
