@@ -210,6 +210,13 @@ def _cameras(data: DataSpec, contract: Contract, recordings: Recordings, faults:
                 f"camera {name!r}: the recording has no camera {theirs!r}, only {list(recordings.cameras)}; say which "
                 f'one it is, such as data.cameras.{name} = "{next(iter(recordings.cameras), "NAME")}"'
             )
+    for theirs in dict.fromkeys(found.values()):
+        sharing = [name for name in ours if found[name] == theirs]
+        if len(sharing) > 1:
+            faults.append(
+                f"cameras {', '.join(map(repr, sharing))}: all are the recording's {theirs!r}; say which others are, "
+                f'such as data.cameras.{sharing[-1]} = "NAME", or leave them out of the robot'
+            )
     faults += [f"data.cameras.{n}: the robot has no such camera, only {ours}" for n in data.cameras if n not in ours]
     return found
 

@@ -92,6 +92,16 @@ def test_a_camera_of_another_name_must_be_mapped() -> None:
         RecordedEpisodes(spec(cameras={"top": "front", "wrist": "front"}), contract(), held)
 
 
+def test_two_cameras_are_not_one_recorded_camera() -> None:
+    held = Held()
+    held.cameras = ("left", "right")
+    both = tuple(PUSHT.cameras[0].model_copy(update={"name": name}) for name in held.cameras)
+    with pytest.raises(ContractError, match=r"cameras 'left', 'right': all are the recording's 'right'"):
+        RecordedEpisodes(spec(cameras={"left": "right"}), contract(cameras=both), held)
+    crossed = {"left": "right", "right": "left"}
+    assert RecordedEpisodes(spec(cameras=crossed), contract(cameras=both), held).cameras == crossed
+
+
 def test_columns_of_other_names_must_be_mapped() -> None:
     held = Held()
     held.state_names = ("x", "y")
