@@ -163,6 +163,12 @@ def test_unknown_fields_and_settings_are_refused(project: Path) -> None:
         recipe_of(wrong.training)
 
 
+@pytest.mark.parametrize("name", ["", "org/name", "../evil", ".hidden", "é", "a b", "x" * 81])
+def test_a_name_that_is_no_folders_is_refused(project: Path, name: str) -> None:
+    with pytest.raises(ContractError, match=r"model\.name: got .* expected 1 to 80 letters"):
+        read_description(changed(project, 'name = "pusht"\ndomain_id', f'name = "{name}"\ndomain_id', "name"))
+
+
 def test_a_description_may_be_python(project: Path) -> None:
     path = project / "pusht.py"
     path.write_text(

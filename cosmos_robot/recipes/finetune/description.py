@@ -6,6 +6,7 @@ training begins with, and every field that was taken is told.
 
 from __future__ import annotations
 
+import re
 import runpy
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -29,6 +30,8 @@ NEVER_TAKEN: Final = (
     "state_normalization", "action_normalization", "state_space", "action_space", "frames", "fps", "modes",
 )  # fmt: skip
 """Fields of a contract that belong to its robot, so they are empty unless said; the modes are those of [training]."""
+NAME: Final = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,80}")
+"""Of a model: its exported folder is called so."""
 SECTIONS: Final = ("start", "env", "data", "robot", "model", "training", "tokenizer", "overfit")
 
 
@@ -173,6 +176,11 @@ def _missing(parts: Mapping[str, Any]) -> Iterator[str]:
     model, canvas = parts.get("model"), None
     if isinstance(model, Mapping):
         yield from (f"model.{name}" for name in MUST_SAY if name not in model)
+        if "name" in model and not (isinstance(model["name"], str) and NAME.fullmatch(model["name"])):
+            yield (
+                f"model.name: got {str(model['name'])[:100]!r}, expected 1 to 80 letters (a to z), digits, '.', '_', "
+                "'-', not '.' at first; the exported folder is called so"
+            )
         if "modes" in model:
             yield "model.modes: becomes what is trained; say that, with weights, as in training.modes = { policy = 1 }"
         canvas = model.get("canvas")
