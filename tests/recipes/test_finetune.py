@@ -291,6 +291,27 @@ def test_what_a_stage_does_not_read_leaves_it_done(project: Path, tmp_path: Path
         commands.run(tmp_path)
 
 
+def test_a_run_may_be_moved(project: Path, tmp_path: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between any two stages, and described by a path from where one stands."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(finish, "save_untrained", lambda run, folder: folder)
+    monkeypatch.setattr(finish, "_require_alike", lambda *about: None)
+    until(Path("run"), project / "pusht.toml", "run")
+    out = Path("run").rename("moved")
+    Run(out).perform("check", lambda folder, tell: {}, print)
+    commands.export(out)
+    out = out.rename(tmp_path / "again")
+    assert learn.start_of(Run(out), Run(out).description()) == str(out / "tokenizer" / "start")
+    assert Run(out).found("train", "checkpoint") == out / "train" / "training"
+    for name, folder in (("checkpoint", "pusht"), ("before", "pusht-before")):
+        assert Run(out).found("export", name) == out / "export" / folder
+    loaded: list[str] = []
+    monkeypatch.setattr(finish, "load_policy", lambda checkpoint: loaded.append(str(checkpoint)) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        commands.serve(out)
+    assert loaded == [str(out / "export" / "pusht")]
+
+
 def test_the_autoencoder_reads_the_camera(project: Path) -> None:
     first = description_parts("tokenizer", read_description(project / "pusht.toml"))
     other = changed(project, '# cameras.top = "NAME" ', 'cameras.top = "wrist" ', "wrist")

@@ -50,7 +50,7 @@ def check(run: Run, say: Say) -> dict[str, Any]:
 
     def work(folder: Path, tell: Say) -> dict[str, Any]:
         episodes, contract = open_episodes(run), run.contract()
-        checkpoint = run.facts("train")["checkpoint"]
+        checkpoint = run.found("train", "checkpoint")
         if not run.description().training.acts:
             tell(f"errors of commands cannot be measured: {no_policy(contract)}")
             tell("losses on held-out episodes are in the log of train; videos and labels are measured by: "
@@ -127,7 +127,7 @@ def export(run: Run, say: Say) -> dict[str, Any]:
     """The trained checkpoint in the released layout, under the model's name, proved to act as it did."""
 
     def work(folder: Path, tell: Say) -> dict[str, Any]:
-        trained, weights = Path(run.facts("train")["checkpoint"]), run.facts("train")["weights"]
+        trained, weights = run.found("train", "checkpoint"), run.facts("train")["weights"]
         contract = run.contract()
         target = folder / contract.model.name
         shutil.copytree(trained, target)
@@ -142,7 +142,7 @@ def export(run: Run, say: Say) -> dict[str, Any]:
         tell(f"what training began with, under the same contract, to compare with: {untrained}")
         for checkpoint in (target, untrained):
             tell(f"try it: {closed_loop(run, checkpoint)}")
-        return {"checkpoint": str(target), "before": str(untrained), "weights": weights}
+        return {"checkpoint": run.inside(target), "before": run.inside(untrained), "weights": weights}
 
     return run.perform("export", work, say)
 
@@ -185,14 +185,14 @@ def serve(run: Run, say: Say) -> dict[str, Any]:
     """Start a server on the export, ask it once over the wire, compare with the same question in this process."""
 
     def work(folder: Path, tell: Say) -> dict[str, Any]:
-        checkpoint = run.facts("export")["checkpoint"]
+        checkpoint = run.found("export", "checkpoint")
         if not run.description().training.acts:
             tell(f"not served: {no_policy(run.contract())}")
             return {"difference": None}
         policy = load_policy(checkpoint)
         robot, episode = policy.contract.robot, open_episodes(run)[0]
         seen = observation_of(robot, episode, len(episode) // 2)
-        address, served = _asked(checkpoint, seen)
+        address, served = _asked(str(checkpoint), seen)
         here = policy.act([seen], [7])[0].values
         scale = np.ptp(here, axis=0).max() + 1e-9
         difference = float(np.abs(served - here).max() / scale)

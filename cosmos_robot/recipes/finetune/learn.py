@@ -49,7 +49,7 @@ def tokenizer(run: Run, say: Say) -> dict[str, Any]:
             threads=description.training.threads,
         )  # fmt: skip
         tell(f"{settings.steps} steps; the start with the new autoencoder: {start}")
-        return {"start": str(start), "weights": weights_digest(start / "vae")}
+        return {"start": run.inside(start), "weights": weights_digest(start / "vae")}
 
     return run.perform("tokenizer", work, say)
 
@@ -112,7 +112,7 @@ def train(run: Run, say: Say) -> dict[str, Any]:
         description, contract = run.description(), run.contract()
         exported = train_on(run, description, contract, folder / "training", steps=description.training.steps)
         tell(f"{description.training.steps} steps; log and curves in {folder / 'training'}")
-        return {"checkpoint": str(exported), "weights": weights_digest(exported)}
+        return {"checkpoint": run.inside(exported), "weights": weights_digest(exported)}
 
     return run.perform("train", work, say)
 
@@ -155,4 +155,4 @@ def start_of(run: Run, description: Description) -> str:
     """What training begins with: the start, with the fine-tuned autoencoder if there is one."""
     if description.tokenizer is None or not run.is_done("tokenizer"):
         return description.start
-    return run.facts("tokenizer")["start"]
+    return str(run.found("tokenizer", "start"))

@@ -67,6 +67,14 @@ class Run:
         """What a stage that is done found, as plain values."""
         return self._read(stage, DONE)["facts"]
 
+    def inside(self, path: Path) -> str:
+        """A path below ``out`` as facts hold it: from ``out`` on, which may be moved."""
+        return path.resolve().relative_to(self.out.resolve()).as_posix()
+
+    def found(self, stage: str, name: str) -> Path:
+        """The path that is a fact of a stage that is done."""
+        return self.out / self.facts(stage)[name]
+
     def is_done(self, stage: str) -> bool:
         return (self.folder(stage) / DONE).is_file()
 
