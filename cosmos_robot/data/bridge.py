@@ -122,9 +122,7 @@ class RecordedEpisodes:
         pictures = {
             name: self.recordings.pictures(index, theirs, starts.tolist()) for name, theirs in self.cameras.items()
         }
-        text = recording.instruction.strip() or self.data.instruction
-        if not text:
-            raise InputError(f"{recording.where}: no task text; give one as data.instruction in the description")
+        text = self._text(recording)
         extras = {}
         if (sent := self._executed(index, len(actions))) is not None:
             extras[EXECUTED], _ = chunk_rows(sent, starts, self.contract.model.chunk)
@@ -156,6 +154,18 @@ class RecordedEpisodes:
                 )
         steps = self._control_steps(index, len(recording))
         return found[0][:steps], found[1][:steps]
+
+    def _text(self, recording: Recording) -> str:
+        if len(recording.tasks) > 1:
+            raise InputError(
+                f"{self.data.path}, {recording.where}: its rows name {len(recording.tasks)} tasks, "
+                f"{', '.join(map(repr, recording.tasks))}, expected one; split it where the task changes, or give all "
+                "its rows one task_index"
+            )
+        text = recording.instruction.strip() or self.data.instruction
+        if not text:
+            raise InputError(f"{recording.where}: no task text; give one as data.instruction in the description")
+        return text
 
     def _info(self, index: int) -> EpisodeInfo:
         place = self.places[index]

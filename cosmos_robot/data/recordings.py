@@ -30,7 +30,8 @@ LEROBOT_MASK = "action_is_pad"
 class Recording:
     """The numbers of one episode as its file holds them; nothing is checked, so that ``lint`` sees what is wrong.
 
-    where: the episode's place in words. instruction: the task, empty if the file names none.
+    where: the episode's place in words. instruction: the task, empty if the file names none. tasks: all texts that its
+    rows name, in their order, where each row names one.
     state: (N, Ds). actions: (N, Da). times: (N,) seconds as recorded, or None where the file keeps none.
     clocks: other columns that look like time, name to (N,) seconds. success: the file's own label, or None.
     """
@@ -42,6 +43,7 @@ class Recording:
     times: NDArray[np.float64] | None = None
     success: bool | None = None
     clocks: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    tasks: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.actions)

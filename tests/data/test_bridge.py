@@ -191,6 +191,14 @@ def test_an_episode_shorter_than_a_chunk_is_told() -> None:
     assert (found.code, found.severity) == ("short-episode", "warning")
 
 
+def test_an_episode_of_two_tasks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held()
+    two = replace(held.recording(1), tasks=("push", "pull"))
+    monkeypatch.setattr(held, "recording", lambda index: two)
+    with pytest.raises(InputError, match=r"episode 1: its rows name 2 tasks, 'push', 'pull', expected one; split it"):
+        RecordedEpisodes(spec(), contract(), held)[1]
+
+
 class Marked(Held):
     """``Held`` with a label on each episode."""
 
