@@ -30,7 +30,7 @@ from cosmos_robot.data.own_columns import (
     own_infos,
     successes,
 )
-from cosmos_robot.data.recordings import Recording, Recordings
+from cosmos_robot.data.recordings import Chosen, Recording, Recordings
 from cosmos_robot.errors import ContractError, InputError
 
 FPS_TOLERANCE: Final = 0.01
@@ -190,25 +190,6 @@ class RecordedEpisodes:
                 f"({VALID_COLUMN}), though later ones have or there is none at all; drop the episode"
             )
         return steps
-
-
-class Chosen(Recordings):
-    """Some episodes of a dataset, by their places in it."""
-
-    def __init__(self, whole: Recordings, places: Sequence[int]):
-        self.whole, self.places = whole, tuple(places)
-        self.path, self.layout, self.fps, self.robot = whole.path, whole.layout, whole.fps, whole.robot
-        self.cameras, self.state_names, self.action_names = whole.cameras, whole.state_names, whole.action_names
-        self.lengths = tuple(whole.lengths[place] for place in self.places)
-
-    def recording(self, index: int) -> Recording:
-        return self.whole[self.places[index]]
-
-    def pictures(self, index: int, camera: str, rows: Sequence[int] | None = None) -> NDArray[np.uint8]:
-        return self.whole.pictures(self.places[index], camera, rows)
-
-    def picture_count(self, index: int, camera: str) -> int:
-        return self.whole.picture_count(self.places[index], camera)
 
 
 def _cameras(data: DataSpec, contract: Contract, recordings: Recordings, faults: list[str]) -> dict[str, str]:

@@ -130,10 +130,10 @@ class LeRobotRecordings(Recordings):
             found.append(Finding("boundary", "error", f"{where} row {row}", what, remedy))
         return found
 
-    def inspect(self) -> list[Finding]:
+    def inspect(self, places: Sequence[int] | None = None) -> list[Finding]:
         from cosmos_robot.data.lerobot_files import inspect
 
-        return inspect(self)
+        return inspect(self, places)
 
     def statistics(self) -> Mapping[str, Mapping[str, NDArray[np.float64]]]:
         path = self.path / "meta" / "stats.json"

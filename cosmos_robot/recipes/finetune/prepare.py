@@ -73,9 +73,10 @@ def lint(run: Run, say: Say) -> dict[str, Any]:
 
     def work(folder: Path, tell: Say) -> dict[str, Any]:
         description = run.description()
-        data = description.data
-        report = lint_dataset(data.path, state=data.state_column, action=data.action_column, pictures=2000)
-        episodes = open_episodes(run)
+        data, episodes = description.data, open_episodes(run)
+        report = lint_dataset(
+            data.path, state=data.state_column, action=data.action_column, pictures=2000, places=episodes.places
+        )
         against = [*check_contract(episodes), *_failures(episodes)]
         write_json(folder / "report.json", {**report.as_json(), "contract": [f.__dict__ for f in against]})
         findings = [*report.findings, *against]
