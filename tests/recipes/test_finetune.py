@@ -1,4 +1,4 @@
-"""Fine-tuning, stage by stage: what is refused, what is told, and that all of it runs from recordings to a server."""
+"""Fine-tuning: what is refused, what is told, and that all of it runs from recordings to a server."""
 
 from __future__ import annotations
 
@@ -9,122 +9,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from finetuning import Fakes, changed, circling, until
 
 from cosmos_robot.actions.normalization import Normalizer
 from cosmos_robot.actions.statistics import StatisticsAccumulator
 from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
-from cosmos_robot.cli import main
 from cosmos_robot.contract import Contract, Normalization, load_contract, read_contract
-from cosmos_robot.data.episodes import Episode, EpisodeInfo, chunk_rows
 from cosmos_robot.data.store import write_dataset
-from cosmos_robot.envs.pusht import PUSHT, PushTEnv
+from cosmos_robot.envs.pusht import PUSHT
 from cosmos_robot.errors import ContractError, InputError, UnknownNameError
 from cosmos_robot.recipes.finetune import commands, finish, learn
-from cosmos_robot.recipes.finetune import plan as planning
 from cosmos_robot.recipes.finetune.description import read_description
 from cosmos_robot.recipes.finetune.measures import column_errors, column_ratios, error_of, standing, worst_of
 from cosmos_robot.recipes.finetune.plan import parameter_counts, recipe_of
 from cosmos_robot.recipes.finetune.prepare import scale_floor
-from cosmos_robot.recipes.finetune.reads import description_parts
-from cosmos_robot.recipes.finetune.stages import AFTER, BEGUN, Run
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "pusht.toml"
-SMALL = {
-    'path = "../runs/pusht-demos"': 'path = "demos"',
-    "stride = 1 ": "stride = 8 ",
-    "steps = 5000": "steps = 4",
-    "steps = 200": "steps = 25",
-    "batch = 64": "batch = 8",
-    "warmup = 100": "warmup = 1",
-    "threads = 2": "threads = 1",
-    "steps = 400\n": "steps = 2\n",
-}
-
-
-def circling(phase: float, scale: float = 1.0, rows: int = 40) -> Episode:
-    """A disc that circles, with the pictures of a real PushT."""
-    env = PushTEnv()
-    observation, _ = env.reset(seed=3)
-    angles = phase + np.arange(rows) * 0.3
-    commands = 256 + 120 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    pictures, states = [], []
-    for row in commands:
-        pictures.append(observation.images["top"])
-        states.append(observation.state["agent_position"])
-        observation = env.step(row)[0]
-    actions, valid = chunk_rows(scale * commands, np.arange(rows), 2)
-    info = EpisodeInfo("pusht", 0, 3, "expert", True)
-    state = scale * np.array(states, np.float32)
-    return Episode("Push the T", {"top": np.stack(pictures)}, state, actions, valid, info)
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A description and three episodes beside it."""
-    folder = tmp_path_factory.mktemp("project")
-    write_dataset([circling(phase) for phase in (0.0, 1.0, 2.0)], folder / "demos", PUSHT, stride=1)
-    (folder / "pusht.toml").write_text(smaller(EXAMPLE.read_text()))
-    return folder
-
-
-def smaller(text: str) -> str:
-    for normal, small in SMALL.items():
-        assert normal in text
-        text = text.replace(normal, small)
-    return text
-
-
-def changed(project: Path, old: str, new: str, name: str) -> Path:
-    text = (project / "pusht.toml").read_text()
-    assert old in text
-    path = project / f"{name}.toml"
-    path.write_text(text.replace(old, new))
-    return path
-
-
-class Fakes:
-    """Trainings that take no time: what they leave, how far their policy is from the episode, whether they stop."""
-
-    def __init__(self) -> None:
-        self.weights, self.error, self.stops = b"weights", 0.0, False
-
-    def train_on(self, run, description, contract, out: Path, *, steps: int, only: int | None = None) -> Path:
-        out.mkdir(exist_ok=True)
-        if self.stops and only is None:
-            raise KeyboardInterrupt
-        (out / "model.safetensors").write_bytes(self.weights)
-        return out
-
-    def predicted(self, policy: object, episode: Episode, seed: int) -> np.ndarray:
-        return episode.actions + self.error
-
-    def adapted(self, folder: Path, *given: object, **settings: object) -> Path:
-        (folder / "start" / "vae").mkdir(parents=True)
-        return folder / "start"
-
-
-@pytest.fixture
-def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
-    found = Fakes()
-    monkeypatch.setattr(learn, "train_on", found.train_on)
-    monkeypatch.setattr(learn, "predicted", found.predicted)
-    monkeypatch.setattr(learn, "adapt_tokenizer", found.adapted)
-    monkeypatch.setattr(learn, "load_policy", lambda folder: None)
-    monkeypatch.setattr(learn, "replay_lines", lambda *about: [])
-    monkeypatch.setattr(planning, "_probed", lambda *about: 1.5)
-    return found
-
-
-def until(out: Path, description: Path, last: str, probe: bool = True) -> None:
-    """All stages up to ``last``, the name of its command."""
-    commands.describe(description, out)
-    for name in ("lint", "stats", "plan", "tokenizer", "overfit", "run"):
-        if last == "describe":
-            return
-        stage = getattr(commands, name)
-        stage(out, probe) if name == "plan" else stage(out)
-        if name == last:
-            return
+from cosmos_robot.recipes.finetune.stages import AFTER, Run
 
 
 def test_the_example_describes_pusht_completely(project: Path) -> None:
@@ -182,160 +81,11 @@ def test_a_description_may_be_python(project: Path) -> None:
         read_description(path)
 
 
-def test_a_stage_without_the_one_before_names_the_command(project: Path, tmp_path: Path, capsys) -> None:
-    assert main(["train", "lint", "--out", str(tmp_path)]) == 2
-    assert f"cosmos-robot train describe DESCRIPTION.toml --out {tmp_path}" in capsys.readouterr().err
-    commands.describe(project / "pusht.toml", tmp_path)
-    with pytest.raises(InputError, match=r"stats: lint was not done .*; run: cosmos-robot train lint --out"):
-        commands.stats(tmp_path)
-
-
-def test_a_stopped_training_is_held_against_what_it_began_with(project: Path, tmp_path: Path, fakes: Fakes) -> None:
-    until(tmp_path, project / "pusht.toml", "overfit")
-    fakes.stops = True
-    with pytest.raises(KeyboardInterrupt):
-        commands.run(tmp_path)
-    until(tmp_path, changed(project, "execute = 8", "execute = 9", "corrected"), "overfit")
-    with pytest.raises(InputError, match=r"train: .*train was begun before contract\.model\.execute changed; move it"):
-        commands.run(tmp_path)
-    until(tmp_path, project / "pusht.toml", "overfit")
-    fakes.stops = False
-    commands.run(tmp_path)  # what it began with is back, so it goes on
-    assert Run(tmp_path).is_done("train")
-
-
-def test_an_unfinished_training_that_does_not_say_of_what_is_refused(
-    project: Path, tmp_path: Path, fakes: Fakes
-) -> None:
-    until(tmp_path, project / "pusht.toml", "overfit")
-    fakes.stops = True
-    with pytest.raises(KeyboardInterrupt):
-        commands.run(tmp_path)
-    (tmp_path / "train" / BEGUN).unlink()
-    with pytest.raises(InputError, match=r"train: .*train has no begun.json, so nobody knows .*; move it away"):
-        commands.run(tmp_path)
-
-
-def test_a_failed_overfit_is_repeated_once_its_description_changed(project: Path, tmp_path: Path, fakes: Fakes) -> None:
-    fakes.error = 200.0
-    for _ in range(2):  # with nothing changed, the same weights are judged again
-        with pytest.raises(InputError, match=r"overfit: .* 2 of 2 columns .*\n  - agent_position.0: 200"):
-            until(tmp_path, project / "pusht.toml", "overfit")
-        (tmp_path / "overfit" / "mark").touch()
-    fakes.error = 0.0
-    until(tmp_path, changed(project, "steps = 25", "steps = 26", "longer"), "overfit")
-    assert not (tmp_path / "overfit" / "mark").exists()
-
-
-def test_new_weights_are_checked_anew(project: Path, tmp_path: Path, fakes: Fakes) -> None:
-    run, checked = Run(tmp_path), []
-
-    def check() -> None:
-        run.perform("check", lambda folder, tell: checked.append(fakes.weights) or {}, print)
-
-    until(tmp_path, project / "pusht.toml", "run")
-    check()
-    check()
-    shutil.rmtree(tmp_path / "train")
-    fakes.weights = b"others"
-    commands.run(tmp_path)
-    with pytest.raises(InputError, match=r"export: check was done in .* before train changed; run: cosmos-robot train"):
-        commands.export(tmp_path)
-    check()
-    assert checked == [b"weights", b"others"]
-
-
-def test_a_start_that_changed_is_noticed(project: Path, tmp_path: Path, fakes: Fakes, capsys) -> None:
-    start = Path(shutil.copytree(find_checkpoint("tiny-libero").folder, tmp_path / "start"))
-    path = changed(project, 'start = "tiny-libero"', f'start = "{start}"', "own-start")
-    path.write_text(path.read_text().replace("[tokenizer] ", "# ").replace("steps = 2\n\n[overfit]", "\n[overfit]"))
-    out = tmp_path / "run"
-
-    def trained() -> None:
-        until(out, path, "plan")
-        commands.overfit(out)
-        commands.run(out)
-
-    trained()
-    (weights,) = (start / "transformer").glob("*.safetensors")
-    as_it_was = weights.read_bytes()
-    weights.write_bytes(as_it_was[:-1] + bytes([as_it_was[-1] ^ 1]))
-    for stage in (commands.check, commands.export):
-        with pytest.raises(InputError, match=r"train was done in .* before start weights changed; run: .* train run"):
-            stage(out)
-    with pytest.raises(InputError, match=r"train: .* was trained before start weights changed; move it away"):
-        trained()
-    weights.write_bytes(as_it_was)  # at another time
-    capsys.readouterr()
-    trained()
-    assert "train: done already" in capsys.readouterr().out
-    shutil.rmtree(start)
-    commands.run(out)
-    assert "train: done already" in capsys.readouterr().out
-
-
-def test_what_a_stage_does_not_read_leaves_it_done(project: Path, tmp_path: Path, fakes: Fakes, capsys) -> None:
-    until(tmp_path, project / "pusht.toml", "run")
-    commands.plan(tmp_path, probe=False)
-    capsys.readouterr()
-    commands.run(tmp_path)
-    assert "train: done already" in capsys.readouterr().out
-    other = changed(project, 'env = "pusht/0" ', "# ", "moved")
-    other.write_text(other.read_text().replace("threads = 1", "threads = 2"))
-    until(tmp_path, other, "run")
-    told = capsys.readouterr().out
-    assert "tokenizer: done already" in told and "train: done already" in told
-    until(tmp_path, changed(project, "steps = 4\n", "steps = 5\n", "longer"), "overfit")
-    assert "tokenizer: done already" in capsys.readouterr().out
-    with pytest.raises(InputError, match=r"train: .* was trained before training\.steps changed"):
-        commands.run(tmp_path)
-
-
-def test_a_run_may_be_moved(project: Path, tmp_path: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between any two stages, and described by a path from where one stands."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(finish, "save_untrained", lambda run, folder: folder)
-    monkeypatch.setattr(finish, "_require_alike", lambda *about: None)
-    until(Path("run"), project / "pusht.toml", "run")
-    out = Path("run").rename("moved")
-    Run(out).perform("check", lambda folder, tell: {}, print)
-    commands.export(out)
-    out = out.rename(tmp_path / "again")
-    assert learn.start_of(Run(out), Run(out).description()) == str(out / "tokenizer" / "start")
-    assert Run(out).found("train", "checkpoint") == out / "train" / "training"
-    for name, folder in (("checkpoint", "pusht"), ("before", "pusht-before")):
-        assert Run(out).found("export", name) == out / "export" / folder
-    loaded: list[str] = []
-    monkeypatch.setattr(finish, "load_policy", lambda checkpoint: loaded.append(str(checkpoint)) or 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        commands.serve(out)
-    assert loaded == [str(out / "export" / "pusht")]
-
-
-def test_the_autoencoder_reads_the_camera(project: Path) -> None:
-    first = description_parts("tokenizer", read_description(project / "pusht.toml"))
-    other = changed(project, '# cameras.top = "NAME" ', 'cameras.top = "wrist" ', "wrist")
-    assert description_parts("tokenizer", read_description(other)) != first
-
-
-def test_recordings_that_changed_are_described_and_looked_at_anew(project: Path, tmp_path: Path, capsys) -> None:
-    shutil.copytree(project / "demos", tmp_path / "demos")
-    description, out = Path(shutil.copy(project / "pusht.toml", tmp_path)), tmp_path / "run"
-    until(out, description, "lint")
-    with (tmp_path / "demos" / "meta" / "info.json").open("a") as file:
-        file.write("\n")
-    with pytest.raises(InputError, match=r"no longer what was described.*run: cosmos-robot train describe"):
-        commands.stats(out)
-    capsys.readouterr()
-    commands.describe(description, out)
-    assert "done already" not in capsys.readouterr().out
-    with pytest.raises(InputError, match=r"stats: lint was done in .* before recordings changed; run: .* train lint"):
-        commands.stats(out)
-
-
 def test_failures_are_left_out_unless_asked_for(project: Path, tmp_path: Path, capsys) -> None:
     failed = circling(1.0)
-    failed = replace(failed, info=replace(failed.info, success=False))
+    outlier = failed.state.copy()
+    outlier[3:] = 1e5  # an error to lint, were it kept
+    failed = replace(failed, state=outlier, info=replace(failed.info, success=False))
     write_dataset([circling(0.0), failed, circling(2.0)], tmp_path / "demos", PUSHT, stride=1)
     path = tmp_path / "pusht.toml"
     path.write_text((project / "pusht.toml").read_text())
@@ -346,7 +96,8 @@ def test_failures_are_left_out_unless_asked_for(project: Path, tmp_path: Path, c
     found = read_contract(tmp_path / "run" / "stats" / "contract.json").model.action_normalization.statistics
     assert found is not None and np.allclose(found.max, circling(2.0).actions[:, 0].max(0), rtol=1e-6)
     path.write_text(path.read_text().replace("stride = 8 ", 'failures = "keep"\nstride = 8 '))
-    until(tmp_path / "run", path, "lint")
+    with pytest.raises(InputError, match=r"lint: \d errors"):
+        until(tmp_path / "run", path, "lint")
     told = capsys.readouterr().out
     assert "data: 3 episodes" in told and "unsuccessful and imitated like the others" in told
 
@@ -476,7 +227,6 @@ def test_a_changed_description_makes_what_is_cheap_anew(project: Path, tmp_path:
 
 
 def test_the_plan_counts_without_loading() -> None:
-    from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
     from cosmos_robot.backbone.cosmos3.load import load_checkpoint
     from cosmos_robot.recipes.finetune.description import TrainingSpec
 
