@@ -39,7 +39,9 @@ def describe(run: Run, path: Path, say: Say) -> dict[str, Any]:
     description = read_description(path)
     require_start(description.start)
     stream_of(description, description.contract)
-    episodes, start = RecordedEpisodes(description.data, description.contract), start_note(description.start)
+    episodes = RecordedEpisodes(description.data, description.contract)
+    noted = run.facts("describe").get("start") if run.is_done("describe") else None
+    start = start_note(description.start, noted)
     given = {"description": description.model_dump(mode="json"), "recordings": episodes.fingerprint,
              START: start["weights"]}  # fmt: skip
 

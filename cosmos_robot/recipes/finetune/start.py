@@ -13,22 +13,25 @@ from cosmos_robot.errors import CosmosRobotError
 PARTS: Final = ("transformer", "vae")
 
 
-def start_note(start: str) -> dict[str, Any]:
-    """``weights``, a digest of a checkpoint's parts, and ``files`` by path, with size in bytes and time in ns, which
-    tell whether to look again. Raises CheckpointError or UnknownNameError if there is no such checkpoint."""
+def start_note(start: str, noted: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """``weights``, a digest of a checkpoint's parts, and ``files`` by path, with size in bytes and time in ns.
+
+    noted: by this function before; where no file has changed since, it is believed: large weights take long to read.
+    Raises CheckpointError or UnknownNameError if there is no such checkpoint.
+    """
     stamps = _stamps(start)
-    return {"weights": _digest(tuple(stamps.items())), "files": {str(p): list(s) for p, s in stamps.items()}}
+    files = {str(path): list(stamp) for path, stamp in stamps.items()}
+    if noted and noted["files"] == files:
+        return dict(noted)
+    return {"weights": _digest(tuple(stamps.items())), "files": files}
 
 
 def start_weights(start: str, noted: Mapping[str, Any]) -> str:
-    """The digest of ``start`` as it is now. noted: by ``start_note``, what is believed of files that did not change,
-    and of a checkpoint that is no longer there."""
+    """The digest of ``start`` as it is now; the noted one of a checkpoint that is no longer there."""
     try:
-        stamps = _stamps(start)
+        return start_note(start, noted)["weights"]
     except CosmosRobotError:  # who loads it says so
         return noted["weights"]
-    unchanged = noted["files"] == {str(p): list(s) for p, s in stamps.items()}
-    return noted["weights"] if unchanged else _digest(tuple(stamps.items()))
 
 
 def weights_digest(folder: Path) -> str:
