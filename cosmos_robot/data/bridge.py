@@ -9,7 +9,6 @@ rollout's does, is no control step.
 from __future__ import annotations
 
 import hashlib
-import json
 import operator
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,15 +20,21 @@ from pydantic import Field
 
 from cosmos_robot.contract import Contract, FieldSpec
 from cosmos_robot.contract.base import Spec
-from cosmos_robot.data.episodes import Episode, EpisodeInfo, chunk_rows, require_robot
+from cosmos_robot.data.episodes import EXECUTED, Episode, EpisodeInfo, Source, chunk_rows, require_robot
 from cosmos_robot.data.layouts import open_recordings
-from cosmos_robot.data.recordings import Recording, Recordings
-from cosmos_robot.errors import CheckpointError, ContractError, InputError
+from cosmos_robot.data.own_columns import (
+    VALID_COLUMN,
+    commanded,
+    executed_rows,
+    has_executed,
+    own_infos,
+    successes,
+)
+from cosmos_robot.data.recordings import Chosen, Recording, Recordings
+from cosmos_robot.errors import ContractError, InputError
 
 FPS_TOLERANCE: Final = 0.01
 SMALL_FILE: Final = 4_000_000
-VALID_COLUMN: Final = "action_chunk_valid"
-"""(T,) in each row of a dataset by ``store.py``: which commands of its chunk are recorded ones."""
 Column = int | str
 
 
@@ -64,14 +69,18 @@ class RecordedEpisodes:
 
     columns: for ``state`` and ``action``, the recording's columns in the contract's order. cameras: the contract's
     cameras to the recording's. stride: that of ``data``. success: of each episode in the files, None where they do not
-    say. places: those that are kept, in their order; ``recordings`` and all indices here count only these.
+    say. sources: of each episode in the files, ``expert`` where they do not say. places: those that are kept, in their
+    order; ``recordings`` and all indices here count only these. Where our own collector kept what was really sent, it
+    is the extra ``executed``, cut as the commands are.
     Raises ContractError naming every camera, field and number that does not fit.
     """
 
     def __init__(self, data: DataSpec, contract: Contract, recordings: Recordings | None = None):
         self.data, self.contract = data, contract
         found = data.open() if recordings is None else recordings
-        self.success = _successes(found)
+        self.success = successes(found)
+        self.sources: tuple[Source, ...] = tuple(info.source for info in own_infos(found)) or ("expert",) * len(found)
+        self._found, self._sent = found, has_executed(found) and data.action_column in (None, "action")
         kept = data.failures == "keep"
         self.places = tuple(i for i, success in enumerate(self.success) if kept or success is not False)
         self.recordings = found if len(self.places) == len(found) else Chosen(found, self.places)
@@ -91,7 +100,7 @@ class RecordedEpisodes:
                 f"{data.path} is no recording of {contract.robot.name!r} as described:"
                 + "".join(f"\n  - {line}" for line in faults)
             )
-        self.fingerprint = _fingerprint(data, contract, self.recordings)
+        self.fingerprint = _fingerprint(data, contract, self.recordings, self._sent or "dagger" in self.sources)
         self.stride = data.stride
 
     def __len__(self) -> int:
@@ -106,17 +115,18 @@ class RecordedEpisodes:
         Raises InputError naming the episode and its fault, CheckpointError if a file is damaged.
         """
         index = range(len(self))[operator.index(index)]
-        recording, success = self.recordings[index], self.success[self.places[index]]
+        recording = self.recordings[index]
         state, actions = self.numbers(index)
         starts = np.arange(0, len(actions), self.data.stride if stride is None else stride)
         rows, valid = chunk_rows(actions, starts, self.contract.model.chunk)
         pictures = {
             name: self.recordings.pictures(index, theirs, starts.tolist()) for name, theirs in self.cameras.items()
         }
-        text = recording.instruction.strip() or self.data.instruction
-        if not text:
-            raise InputError(f"{recording.where}: no task text; give one as data.instruction in the description")
-        episode = Episode(text, pictures, state[starts], rows, valid, _info(self.data.path, index, success))
+        text = self._text(recording)
+        extras = {}
+        if (sent := self._executed(index, len(actions))) is not None:
+            extras[EXECUTED], _ = chunk_rows(sent, starts, self.contract.model.chunk)
+        episode = Episode(text, pictures, state[starts], rows, valid, self._info(index), extras)
         try:
             require_robot(episode, self.contract.robot)
         except InputError as error:
@@ -145,9 +155,32 @@ class RecordedEpisodes:
         steps = self._control_steps(index, len(recording))
         return found[0][:steps], found[1][:steps]
 
+    def _text(self, recording: Recording) -> str:
+        if len(recording.tasks) > 1:
+            raise InputError(
+                f"{self.data.path}, {recording.where}: its rows name {len(recording.tasks)} tasks, "
+                f"{', '.join(map(repr, recording.tasks))}, expected one; split it where the task changes, or give all "
+                "its rows one task_index"
+            )
+        text = recording.instruction.strip() or self.data.instruction
+        if not text:
+            raise InputError(f"{recording.where}: no task text; give one as data.instruction in the description")
+        return text
+
+    def _info(self, index: int) -> EpisodeInfo:
+        place = self.places[index]
+        # A rollout has lost the row that ends it, so what is left has the form of a demonstration.
+        source: Source = "dagger" if self.sources[place] == "dagger" else "expert"
+        return EpisodeInfo(Path(self.data.path).name, 0, index, source, self.success[place] is not False)
+
+    def _executed(self, index: int, steps: int) -> NDArray[np.float32] | None:
+        """(steps, Da) what was sent, in the contract's order; None where it is not recorded."""
+        sent = executed_rows(self._found, self.places[index]) if self._sent else None
+        return None if sent is None else sent[:steps, self.columns["action"]]
+
     def _control_steps(self, index: int, rows: int) -> int:
         """Rows up to the last one with a command."""
-        recorded = _commanded(self.recordings, index)
+        recorded = commanded(self._found, self.places[index])
         if recorded is None:
             return rows
         steps = int(recorded.sum())
@@ -159,70 +192,6 @@ class RecordedEpisodes:
         return steps
 
 
-class Chosen(Recordings):
-    """Some episodes of a dataset, by their places in it."""
-
-    def __init__(self, whole: Recordings, places: Sequence[int]):
-        self.whole, self.places = whole, tuple(places)
-        self.path, self.layout, self.fps, self.robot = whole.path, whole.layout, whole.fps, whole.robot
-        self.cameras, self.state_names, self.action_names = whole.cameras, whole.state_names, whole.action_names
-        self.lengths = tuple(whole.lengths[place] for place in self.places)
-
-    def recording(self, index: int) -> Recording:
-        return self.whole[self.places[index]]
-
-    def pictures(self, index: int, camera: str, rows: Sequence[int] | None = None) -> NDArray[np.uint8]:
-        return self.whole.pictures(self.places[index], camera, rows)
-
-    def picture_count(self, index: int, camera: str) -> int:
-        return self.whole.picture_count(self.places[index], camera)
-
-
-def _successes(recordings: Recordings) -> tuple[bool | None, ...]:
-    """Of each episode, None where nobody said. A LeRobot dataset is not read for it, only its tables."""
-    from cosmos_robot.data.lerobot import LeRobotRecordings
-
-    if not isinstance(recordings, LeRobotRecordings):
-        return tuple(_readable_success(recordings, index) for index in range(len(recordings)))
-    labels = [recordings.tables.success(index) for index in range(len(recordings))]
-    ours = _own_labels(recordings.path)
-    if len(ours) != len(labels):  # not ours, or no longer the dataset that we wrote
-        return tuple(labels)
-    return tuple(own if label is None else label for label, own in zip(labels, ours, strict=True))
-
-
-def _readable_success(recordings: Recordings, index: int) -> bool | None:
-    try:
-        return recordings[index].success
-    except CheckpointError:  # lint names this episode and all others that are damaged
-        return None
-
-
-def _own_labels(folder: Path) -> list[bool]:
-    """What our own writer noted beside a dataset's tables, [] for others' datasets."""
-    from cosmos_robot.data.store import SIDECAR
-
-    if not (folder / SIDECAR).is_file():
-        return []
-    return [bool(entry["info"]["success"]) for entry in json.loads((folder / SIDECAR).read_text())["episodes"]]
-
-
-def _commanded(recordings: Recordings, index: int) -> NDArray[np.bool_] | None:
-    """(N,) whether each row of an episode holds a command of its own, None where the files do not say."""
-    from cosmos_robot.data.lerobot import LeRobotRecordings
-
-    if isinstance(recordings, Chosen):
-        recordings, index = recordings.whole, recordings.places[index]
-    if not isinstance(recordings, LeRobotRecordings) or VALID_COLUMN not in recordings.features:
-        return None
-    import pyarrow.parquet as pq
-
-    tables = recordings.tables
-    chosen = [("episode_index", "==", tables.numbers[index])]
-    rows = pq.read_table(tables.data_file(index), columns=[VALID_COLUMN], filters=chosen)
-    return np.array([np.ravel(cell)[0] for cell in rows.column(0).to_pylist()], bool)
-
-
 def _cameras(data: DataSpec, contract: Contract, recordings: Recordings, faults: list[str]) -> dict[str, str]:
     ours = [camera.name for camera in contract.robot.cameras]
     found = {name: data.cameras.get(name, name) for name in ours}
@@ -231,6 +200,13 @@ def _cameras(data: DataSpec, contract: Contract, recordings: Recordings, faults:
             faults.append(
                 f"camera {name!r}: the recording has no camera {theirs!r}, only {list(recordings.cameras)}; say which "
                 f'one it is, such as data.cameras.{name} = "{next(iter(recordings.cameras), "NAME")}"'
+            )
+    for theirs in dict.fromkeys(found.values()):
+        sharing = [name for name in ours if found[name] == theirs]
+        if len(sharing) > 1:
+            faults.append(
+                f"cameras {', '.join(map(repr, sharing))}: all are the recording's {theirs!r}; say which others are, "
+                f'such as data.cameras.{sharing[-1]} = "NAME", or leave them out of the robot'
             )
     faults += [f"data.cameras.{n}: the robot has no such camera, only {ours}" for n in data.cameras if n not in ours]
     return found
@@ -283,13 +259,9 @@ def _rate_fault(fps: float | None, rate: float) -> list[str]:
     return []
 
 
-def _info(path: Path, index: int, success: bool | None) -> EpisodeInfo:
-    return EpisodeInfo(Path(path).name, 0, index, "expert", success is not False)
-
-
-def _fingerprint(data: DataSpec, contract: Contract, recordings: Recordings) -> str:
+def _fingerprint(data: DataSpec, contract: Contract, recordings: Recordings, sent: bool) -> str:
     """Changes with every file of the dataset (a small one's content, a large one's size and time), the description and
-    the robot."""
+    the robot. sent: whether it says what was sent: what was made before this was read is of other commands."""
     digest = hashlib.blake2b(digest_size=16)
     root = Path(recordings.path)
     files = sorted(p for p in root.rglob("*") if p.is_file()) if root.is_dir() else [root]
@@ -297,6 +269,6 @@ def _fingerprint(data: DataSpec, contract: Contract, recordings: Recordings) -> 
         about = path.stat()
         digest.update(f"{path.relative_to(root)} {about.st_size}\n".encode())
         digest.update(path.read_bytes() if about.st_size <= SMALL_FILE else str(about.st_mtime_ns).encode())
-    digest.update(data.model_dump_json(exclude={"path"}).encode())
+    digest.update(data.model_dump_json(exclude={"path"}).encode() + EXECUTED.encode() * sent)
     digest.update(contract.robot.model_dump_json().encode() + str(contract.model.chunk).encode())
     return digest.hexdigest()

@@ -21,7 +21,8 @@ from cosmos_robot.data.guesses import guess_reference
 from cosmos_robot.errors import CosmosRobotError
 
 USUAL_SPANS: Final = {"m": (0.005, 5.0), "mm": (5.0, 5000.0), "rad": (0.01, 13.0), "deg": (1.0, 720.0)}
-"""What a position or joint moves through in a whole dataset, in each unit: below or above, it is another unit."""
+"""What a position or joint moves through in a whole dataset, in each unit: below or above, it is another unit.
+Commands that are changes have no usual span, since it is that of one step."""
 RANGE_SLACK: Final = 0.05
 SMALLEST_SHARE: Final = 0.02
 SURE: Final = 0.35
@@ -36,7 +37,8 @@ def check_contract(episodes: RecordedEpisodes, most: int = 200) -> list[Finding]
     chosen = np.unique(np.linspace(0, len(episodes) - 1, min(most, len(episodes))).round().astype(int)).tolist()
     parts = [episodes.numbers(index) for index in chosen]
     states, actions = (np.concatenate([p[side] for p in parts]).astype(np.float64) for side in (0, 1))
-    found = [*_fields("state", robot.state, states), *_fields("action", robot.action, actions)]
+    targets = robot.action_reference == "absolute"
+    found = [*_fields("state", robot.state, states, True), *_fields("action", robot.action, actions, targets)]
     found += _same_units(episodes, parts)
     mapped = tuple(
         (index, replace(recordings[index], state=state, actions=commands))
@@ -48,13 +50,15 @@ def check_contract(episodes: RecordedEpisodes, most: int = 200) -> list[Finding]
     return found
 
 
-def _fields(what: str, fields: tuple[FieldSpec, ...], rows: NDArray[np.float64]) -> Iterator[Finding]:
+def _fields(what: str, fields: tuple[FieldSpec, ...], rows: NDArray[np.float64], places: bool) -> Iterator[Finding]:
+    """places: whether numbers are where something is, not by how much it moves."""
     start = 0
     for field in fields:
         values = rows[:, start : start + field.width]
         start += field.width
         yield from _range(f"{what} {field.name}", field, values)
-        yield from _unit(f"{what} {field.name}", field, values)
+        if places:
+            yield from _unit(f"{what} {field.name}", field, values)
 
 
 def _range(where: str, field: FieldSpec, values: NDArray[np.float64]) -> Iterator[Finding]:

@@ -142,7 +142,7 @@ class Hdf5Recordings(Recordings):
                 return 0
             return len(frame_times(_video_path(group, name, source))) if "video_paths" in name else len(group[name])
 
-    def inspect(self) -> list[Finding]:
+    def inspect(self, places: Sequence[int] | None = None) -> list[Finding]:
         return list(self._damaged)
 
     def _usual_state(self, group: h5py.Group, source: Source) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ STATE_KEYS, ACTION_KEYS = ("observation.state", "state"), ("action", "actions")
 IMAGE_PREFIX = "observation.images."
 CLOCK_WORDS = ("time", "stamp", "clock")
 HALF = 0.5
+SPLIT = "split it where the task changes, or give all its rows one task_index"
 _VERSIONS = ("v2.0", "v2.1", "v3.0")
 
 
@@ -72,15 +73,26 @@ class LeRobotRecordings(Recordings):
                     f"{self.tables.data_file(index)}: no column {name!r} among {columns}, but meta/info.json has it"
                 )
         clocks = {n: numbers(table, n)[:, 0].astype(float) for n in columns if n in self._clocks()}
+        tasks = self._row_tasks(table)
         return Recording(
             where=f"episode {self.tables.numbers[index]}",
-            instruction=self.tables.instruction(index),
+            instruction=tasks[0] if len(tasks) == 1 and tasks[0] else self.tables.instruction(index),
             state=numbers(table, self._state),
             actions=numbers(table, self._action),
             times=clocks.pop("timestamp", None),
             success=self.tables.success(index),
             clocks=clocks,
+            tasks=tasks,
         )
+
+    def column(self, index: int, name: str) -> NDArray:
+        """Any numeric column of an episode as (N, width). Raises CheckpointError if its file is missing or damaged."""
+        table = self._table(index)
+        if name not in table.column_names:
+            raise CheckpointError(
+                f"{self.tables.data_file(index)}: no column {name!r} among {table.column_names}; copy it again"
+            )
+        return numbers(table, name)
 
     def pictures(self, index: int, camera: str, rows: Sequence[int] | None = None) -> NDArray[np.uint8]:
         key = self._keys[self.require_camera(camera)]
@@ -102,22 +114,26 @@ class LeRobotRecordings(Recordings):
         return int(np.count_nonzero((times >= first) & (times < first + self.lengths[index] / self.fps)))
 
     def inspect_rows(self, index: int) -> list[Finding]:
-        table = self._table(index)
+        table, where = self._table(index), f"episode {self.tables.numbers[index]}"
+        found, tasks = [], self._row_tasks(table)
+        if len(tasks) > 1:
+            what = f"its rows name {len(tasks)} tasks, {', '.join(map(repr, tasks))}; an episode is read with one"
+            found.append(Finding("tasks", "error", where, what, SPLIT))
         if "frame_index" not in table.column_names:
-            return []
+            return found
         counted = numbers(table, "frame_index")[:, 0]
         wrong = np.flatnonzero(counted != np.arange(len(counted)))
-        if not len(wrong):
-            return []
-        row = int(wrong[0])
-        what = f"frame_index is {counted[row]:.0f}, expected {row}: rows are missing, doubled or out of order"
-        where = f"episode {self.tables.numbers[index]} row {row}"
-        return [Finding("boundary", "error", where, what, "sort the rows by frame_index, or write the episode again")]
+        if len(wrong):
+            row = int(wrong[0])
+            what = f"frame_index is {counted[row]:.0f}, expected {row}: rows are missing, doubled or out of order"
+            remedy = "sort the rows by frame_index, or write the episode again"
+            found.append(Finding("boundary", "error", f"{where} row {row}", what, remedy))
+        return found
 
-    def inspect(self) -> list[Finding]:
+    def inspect(self, places: Sequence[int] | None = None) -> list[Finding]:
         from cosmos_robot.data.lerobot_files import inspect
 
-        return inspect(self)
+        return inspect(self, places)
 
     def statistics(self) -> Mapping[str, Mapping[str, NDArray[np.float64]]]:
         path = self.path / "meta" / "stats.json"
@@ -147,6 +163,13 @@ class LeRobotRecordings(Recordings):
         if "episode_index" not in table.column_names:
             raise CheckpointError(f"{path}: no column 'episode_index' among {table.column_names}")
         return table.filter(pc.equal(table.column("episode_index"), self.tables.numbers[index]))
+
+    def _row_tasks(self, table: Any) -> tuple[str, ...]:
+        """The different texts that an episode's rows name by ``task_index``; "" for a number that has none."""
+        if "task_index" not in table.column_names:
+            return ()
+        texts = self.tables.texts
+        return tuple(dict.fromkeys(texts.get(int(n), "") for n in numbers(table, "task_index")[:, 0]))
 
     def _read_rows(self, path: Path) -> Any:
         import pyarrow as pa
@@ -202,6 +225,7 @@ class _Tables3:
         try:
             with quiet():
                 self._meta = LeRobotDatasetMetadata("local/dataset", root=path)
+            self.texts = {int(number): str(text) for text, number in self._meta.tasks["task_index"].items()}
         except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
             raise CheckpointError(f"{path}/meta is damaged ({error}); copy it again") from error
         self.entries: list[dict[str, Any]] = list(self._meta.episodes or ())
@@ -233,6 +257,9 @@ class _Tables2:
             raise CheckpointError(f"{path}/meta/episodes.jsonl lists no episode; the dataset is empty or half-written")
         self.lengths = [int(entry["length"]) for entry in self.entries]
         self.numbers = [int(entry["episode_index"]) for entry in self.entries]
+        tasks = path / "meta" / "tasks.jsonl"
+        listed = read_lines(tasks) if tasks.is_file() else []
+        self.texts = {int(e["task_index"]): str(e["task"]) for e in listed if {"task_index", "task"} <= e.keys()}
 
     def data_file(self, index: int) -> Path:
         return self._path / self._filled(_known(self._info, "data_path", self._path), index)

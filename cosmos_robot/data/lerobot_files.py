@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +19,28 @@ RATE_TOLERANCE = 0.02
 COPY = "copy the dataset again, or remove its episodes from the tables"
 
 
-def inspect(recordings: LeRobotRecordings) -> list[Finding]:
-    """Counts, missing and stray files, boundaries of episodes within shared files, rate of the videos."""
-    return [
+def inspect(recordings: LeRobotRecordings, places: Sequence[int] | None = None) -> list[Finding]:
+    """Counts, missing and stray files, boundaries of episodes within shared files, rate of the videos. places: of the
+    episodes that matter (all by default); what is wrong with others alone is a warning."""
+    found = [
         *_counts(recordings),
         *_boundaries(recordings),
         *_files(recordings),
         *_videos(recordings),
     ]
+    kept = set(range(len(recordings)) if places is None else places)
+    others = set(range(len(recordings))) - kept
+    alone = _wheres(recordings, others) - _wheres(recordings, kept)
+    return [replace(f, severity="warning") if f.where in alone else f for f in found]
+
+
+def _wheres(recordings: LeRobotRecordings, places: Iterable[int]) -> set[str]:
+    """What findings at these episodes and their files are said to be at."""
+    tables, found = recordings.tables, set()
+    for index in places:
+        files = [tables.data_file(index), *(tables.video(index, key).path for key in recordings.video_keys())]
+        found |= {f"episode {tables.numbers[index]}", *(str(path.relative_to(recordings.path)) for path in files)}
+    return found
 
 
 def _counts(recordings: LeRobotRecordings) -> Iterator[Finding]:

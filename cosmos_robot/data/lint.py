@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from cosmos_robot.data.findings import Finding, Report
 from cosmos_robot.data.guesses import check_gripper, guess_conventions
 from cosmos_robot.data.layouts import open_recordings
 from cosmos_robot.data.lint_pictures import CameraLook
-from cosmos_robot.data.recordings import Recordings
+from cosmos_robot.data.recordings import Chosen, Recordings
 from cosmos_robot.data.sheet import spread as evenly
 from cosmos_robot.errors import CheckpointError, InputError
 
@@ -31,18 +31,22 @@ def lint(
     state: str | None = None,
     action: str | None = None,
     pictures: int = 20_000,
+    places: Sequence[int] | None = None,
     progress: bool = False,
 ) -> Report:
     """Read a dataset once and report faults and guesses.
 
     state, action: as for ``open_recordings``. pictures: how many to look at in all; where there are more, each episode
-    and camera is sampled evenly. The numbers of all rows are held in memory (1 million rows of 20: 80 MB).
+    and camera is sampled evenly. places: the episodes to look at, by their index in the dataset; all by default. The
+    numbers of all rows are held in memory (1 million rows of 20: 80 MB).
     Raises CheckpointError if there is no dataset at ``path`` or its tables cannot be read; what is wrong with single
     files and episodes becomes findings.
     """
     if pictures < 0:
         raise InputError(f"pictures: got {pictures}, expected 0 or more")
     recordings = open_recordings(path, state=state, action=action, strict=False)
+    if places is not None and len(places) < len(recordings):
+        recordings = Chosen(recordings, places)
     findings = recordings.inspect()
     episodes, unreadable = _episodes(recordings, findings)
     names = {"state": recordings.state_names, "action": recordings.action_names}
@@ -62,7 +66,8 @@ def _episodes(recordings: Recordings, known: list[Finding]) -> tuple[list, list[
             findings += recordings.inspect_rows(index)
         except CheckpointError as error:
             if not any(finding.where in str(error) for finding in known):
-                findings.append(Finding("unreadable", "error", f"episode {index}", str(error), REREAD))
+                place = recordings.places[index] if isinstance(recordings, Chosen) else index
+                findings.append(Finding("unreadable", "error", f"episode {place}", str(error), REREAD))
     return episodes, findings
 
 

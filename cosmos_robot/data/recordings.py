@@ -30,7 +30,8 @@ LEROBOT_MASK = "action_is_pad"
 class Recording:
     """The numbers of one episode as its file holds them; nothing is checked, so that ``lint`` sees what is wrong.
 
-    where: the episode's place in words. instruction: the task, empty if the file names none.
+    where: the episode's place in words. instruction: the task, empty if the file names none. tasks: all texts that its
+    rows name, in their order, where each row names one.
     state: (N, Ds). actions: (N, Da). times: (N,) seconds as recorded, or None where the file keeps none.
     clocks: other columns that look like time, name to (N,) seconds. success: the file's own label, or None.
     """
@@ -42,6 +43,7 @@ class Recording:
     times: NDArray[np.float64] | None = None
     success: bool | None = None
     clocks: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    tasks: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -98,8 +100,9 @@ class Recordings(ABC, Sequence[Recording]):
     def picture_count(self, index: int, camera: str) -> int:
         """How many pictures the file really holds for an episode, found without decoding them."""
 
-    def inspect(self) -> list[Finding]:
-        """Faults of the files and tables themselves, found without reading the episodes."""
+    def inspect(self, places: Sequence[int] | None = None) -> list[Finding]:
+        """Faults of the files and tables themselves, found without reading the episodes. places: of the episodes that
+        matter (all by default); what is wrong with others alone is a warning."""
         return []
 
     def inspect_rows(self, index: int) -> list[Finding]:
@@ -152,6 +155,32 @@ class Recordings(ABC, Sequence[Recording]):
                 rows, _ = _rows(len(recording), start, offsets)
                 seen = {name: value[rows] for name, value in frames.items()}
                 yield _window(recording, index, start, chunk, offsets, seen)
+
+
+class Chosen(Recordings):
+    """Some episodes of a dataset, by their places in it. What files say of all together (statistics) is left out."""
+
+    def __init__(self, whole: Recordings, places: Sequence[int]):
+        self.whole, self.places = whole, tuple(places)
+        self.path, self.layout, self.fps, self.robot = whole.path, whole.layout, whole.fps, whole.robot
+        self.cameras, self.state_names, self.action_names = whole.cameras, whole.state_names, whole.action_names
+        self.lengths = tuple(whole.lengths[place] for place in self.places)
+
+    def recording(self, index: int) -> Recording:
+        return self.whole[self.places[index]]
+
+    def pictures(self, index: int, camera: str, rows: Sequence[int] | None = None) -> NDArray[np.uint8]:
+        return self.whole.pictures(self.places[index], camera, rows)
+
+    def picture_count(self, index: int, camera: str) -> int:
+        return self.whole.picture_count(self.places[index], camera)
+
+    def inspect(self, places: Sequence[int] | None = None) -> list[Finding]:
+        chosen = self.places if places is None else [self.places[place] for place in places]
+        return self.whole.inspect(chosen)
+
+    def inspect_rows(self, index: int) -> list[Finding]:
+        return self.whole.inspect_rows(self.places[index])
 
 
 def window_of_sample(sample: Mapping[str, Any], action: str = "action", mask: str = LEROBOT_MASK) -> Window:

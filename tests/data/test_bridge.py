@@ -13,11 +13,14 @@ from numpy.typing import NDArray
 from cosmos_robot.contract import Contract, load_contract, load_robot
 from cosmos_robot.data.bridge import DataSpec, RecordedEpisodes
 from cosmos_robot.data.contract_lint import check_contract
+from cosmos_robot.data.episodes import Episode, EpisodeInfo, Source, chunk_rows, executed_commands
 from cosmos_robot.data.recordings import Recording, Recordings
 from cosmos_robot.data.rollouts import Rollout, write_rollouts
+from cosmos_robot.data.store import write_dataset
 from cosmos_robot.errors import ContractError, InputError
 
 CHUNK = 4
+PUSHT = load_robot("pusht")
 NAMES = ("agent_position.0", "agent_position.1")
 
 
@@ -89,6 +92,16 @@ def test_a_camera_of_another_name_must_be_mapped() -> None:
         RecordedEpisodes(spec(cameras={"top": "front", "wrist": "front"}), contract(), held)
 
 
+def test_two_cameras_are_not_one_recorded_camera() -> None:
+    held = Held()
+    held.cameras = ("left", "right")
+    both = tuple(PUSHT.cameras[0].model_copy(update={"name": name}) for name in held.cameras)
+    with pytest.raises(ContractError, match=r"cameras 'left', 'right': all are the recording's 'right'"):
+        RecordedEpisodes(spec(cameras={"left": "right"}), contract(cameras=both), held)
+    crossed = {"left": "right", "right": "left"}
+    assert RecordedEpisodes(spec(cameras=crossed), contract(cameras=both), held).cameras == crossed
+
+
 def test_columns_of_other_names_must_be_mapped() -> None:
     held = Held()
     held.state_names = ("x", "y")
@@ -157,12 +170,33 @@ def test_each_planted_fault_is_found(held: Held, robot: dict, code: str) -> None
     assert code in [f.code for f in found if f.severity == "error"], found
 
 
+def test_small_steps_are_no_other_unit() -> None:
+    """Spans are usual for places: 4 mm are too few for a robot's commands as targets, not as steps."""
+    fields = tuple(f.model_copy(update={"unit": "m", "low": None, "high": None}) for f in PUSHT.action)
+    held = Held(scale=0.002, relative=True)
+    held._all = [(state, 0.00002 * moves) for state, moves in held._all]
+    steps, targets = (
+        check_contract(RecordedEpisodes(spec(), contract(state=fields, action=fields, action_reference=how), held))
+        for how in ("per_step", "absolute")
+    )
+    assert "unit" not in [f.code for f in steps]
+    assert ("unit", "action agent_position") in [(f.code, f.where) for f in targets]
+
+
 def test_an_episode_shorter_than_a_chunk_is_told() -> None:
     held = Held()
     held.lengths = (3, 30)
     held._all[0] = tuple(part[:3] for part in held._all[0])
     [found] = check_contract(RecordedEpisodes(spec(), contract(), held))
     assert (found.code, found.severity) == ("short-episode", "warning")
+
+
+def test_an_episode_of_two_tasks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held()
+    two = replace(held.recording(1), tasks=("push", "pull"))
+    monkeypatch.setattr(held, "recording", lambda index: two)
+    with pytest.raises(InputError, match=r"episode 1: its rows name 2 tasks, 'push', 'pull', expected one; split it"):
+        RecordedEpisodes(spec(), contract(), held)[1]
 
 
 class Marked(Held):
@@ -200,6 +234,37 @@ def test_a_rollouts_success_is_read_and_its_end_is_no_command(tmp_path: Path) ->
     episode = episodes[0]
     assert len(episode) == 5 and episode.valid.sum(1).tolist() == [4, 4, 3, 2, 1]
     assert len(RecordedEpisodes(spec(path=str(tmp_path / "rollouts"), failures="keep"), contract())) == 2
+
+
+def test_what_was_sent_and_who_labelled_come_along(tmp_path: Path) -> None:
+    demos = [_demo(seed, source) for seed, source in enumerate(("expert", "dagger"))]
+    write_dataset(demos, tmp_path / "demos", PUSHT, stride=1)
+    crossed = spec(path=str(tmp_path / "demos"), stride=3, action={"agent_position": NAMES[::-1]})
+    expert, labels = RecordedEpisodes(crossed, contract())
+    sent = demos[0].extras["executed"][:, ::-1]
+    expected, _ = chunk_rows(sent, np.arange(0, 7, 3), CHUNK)
+    assert np.allclose(executed_commands(expert, 3), expected) and not np.allclose(expert.actions, expected)
+    assert (expert.info.source, labels.info.source) == ("expert", "dagger")
+    with pytest.raises(InputError, match="its commands are labels that were never sent"):
+        executed_commands(labels, 3)
+    plain = RecordedEpisodes(spec(path=str(tmp_path / "demos"), action_column="privileged.executed",
+                                  action={"agent_position": [0, 1]}), contract())[0]  # fmt: skip
+    assert not plain.extras and np.allclose(plain.actions[:, 0], demos[0].extras["executed"])
+
+
+def test_what_was_sent_must_be_commands(tmp_path: Path) -> None:
+    demo = _demo(0, "expert")
+    write_dataset([replace(demo, extras={"executed": demo.state[:, :1]})], tmp_path / "demos", PUSHT, stride=1)
+    with pytest.raises(InputError, match=r"episode 0: privileged\.executed is .* expected 2 numbers"):
+        RecordedEpisodes(spec(path=str(tmp_path / "demos")), contract())[0]
+
+
+def _demo(seed: int, source: Source) -> Episode:
+    wanted = np.random.default_rng(seed).uniform(100, 400, (7, 2)).astype(np.float32)
+    actions, valid = chunk_rows(wanted, np.arange(7), 2)
+    pictures = {"top": np.zeros((7, 96, 96, 3), np.uint8)}
+    info = EpisodeInfo("pusht", 0, seed, source, True)
+    return Episode("push", pictures, wanted - 3, actions, valid, info, {"executed": wanted + 9})
 
 
 def _rollout(success: bool) -> Rollout:

@@ -59,6 +59,23 @@ def test_a_planted_fault_of_the_files_is_found(fault, folder, tmp_path):
     assert all("2" in finding.where or "99" in finding.where or code in WHOLE for finding in report.findings)
 
 
+@pytest.mark.parametrize("fault", planted.IN_THE_FILES)
+def test_faults_of_episodes_that_are_left_out_are_no_errors(fault, folder, tmp_path):
+    _, spoil = planted.IN_THE_FILES[fault]
+    spoilt = Path(shutil.copytree(folder, tmp_path / "set"))
+    spoil(spoilt)
+    report = lint(spoilt, pictures=50, places=[0, 1, 3, 4, 5])
+    assert report.errors == (fault == "wrong total"), report.findings
+
+
+@pytest.mark.parametrize("fault", ["nan", "outlier", "duplicate", "black", "no instruction"])
+def test_numbers_of_episodes_that_are_left_out_are_not_looked_at(fault, tmp_path):
+    episodes = planted.takes()
+    planted.IN_THE_NUMBERS[fault][1](episodes)
+    path = planted.write_hdf5(tmp_path / "spoilt.hdf5", episodes)
+    assert lint(path, pictures=50).findings and not lint(path, pictures=50, places=[0, 1, 3, 5]).findings
+
+
 COMPANIONS = {
     "rows fewer than listed": {"picture-count"},
     "video at another rate": {"picture-count", "unreadable"},

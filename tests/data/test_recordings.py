@@ -4,12 +4,14 @@ import data_oracle as oracle
 import h5py
 import numpy as np
 import oracle_sets as sets
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("lerobot")
 pytest.importorskip("h5py")
 from cosmos_robot.data.layouts import open_recordings
+from cosmos_robot.data.lint import lint
 from cosmos_robot.data.recordings import window_of_sample
 from cosmos_robot.errors import CheckpointError, InputError, UnknownNameError
 
@@ -99,6 +101,30 @@ def test_pc_54_lerobots_own_loader_and_converter_agree(tmp_path):
                 assert np.array_equal(picture, found[number])
                 assert np.array_equal(item["action"].numpy(), recording.actions[number])
         row += len(recording)
+
+
+@pytest.mark.parametrize("write", [sets.write_v3, sets.write_v21])
+def test_the_text_is_that_of_the_rows(write, tmp_path):
+    """Rows name their task by number; what the episode's own entry names first may be another."""
+    folder = write(tmp_path / "set", rows=(5, 4, 6))
+    _number_tasks(folder, [2, 2, 2, 2])
+    assert [open_recordings(folder)[e].instruction for e in range(3)] == [sets.instruction(e) for e in (0, 2, 2)]
+    assert "tasks" not in [f.code for f in lint(folder).findings]
+    _number_tasks(folder, [1, 1, 2, 2])
+    assert open_recordings(folder)[1].tasks == (sets.instruction(1), sets.instruction(2))
+    (found,) = (f for f in lint(folder).findings if f.code == "tasks")
+    assert (found.severity, found.where) == ("error", "episode 1") and "split it" in found.remedy
+
+
+def _number_tasks(folder, numbers):
+    """Give the rows of episode 1 these tasks."""
+    for path in folder.glob("data/**/*.parquet"):
+        table = pq.read_table(path)
+        tasks, theirs = table["task_index"].to_numpy().copy(), table["episode_index"].to_numpy() == 1
+        if theirs.any():
+            tasks[theirs] = numbers
+            place = table.column_names.index("task_index")
+            pq.write_table(table.set_column(place, "task_index", pa.array(tasks)), path)
 
 
 def test_pc_57_a_missing_mask_key_is_an_error(tmp_path):

@@ -1,4 +1,4 @@
-"""Fine-tuning, stage by stage: what is refused, what is told, and that all of it runs from recordings to a server."""
+"""Fine-tuning: what is refused, what is told, and that all of it runs from recordings to a server."""
 
 from __future__ import annotations
 
@@ -9,118 +9,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from finetuning import Fakes, changed, circling, until
 
-from cosmos_robot.cli import main
-from cosmos_robot.contract import Contract, load_contract, read_contract
-from cosmos_robot.data.episodes import Episode, EpisodeInfo, chunk_rows
+from cosmos_robot.actions.normalization import Normalizer
+from cosmos_robot.actions.statistics import StatisticsAccumulator
+from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
+from cosmos_robot.contract import Contract, Normalization, load_contract, read_contract
 from cosmos_robot.data.store import write_dataset
-from cosmos_robot.envs.pusht import PUSHT, PushTEnv
+from cosmos_robot.envs.pusht import PUSHT
 from cosmos_robot.errors import ContractError, InputError, UnknownNameError
 from cosmos_robot.recipes.finetune import commands, finish, learn
-from cosmos_robot.recipes.finetune import plan as planning
 from cosmos_robot.recipes.finetune.description import read_description
 from cosmos_robot.recipes.finetune.measures import column_errors, column_ratios, error_of, standing, worst_of
 from cosmos_robot.recipes.finetune.plan import parameter_counts, recipe_of
-from cosmos_robot.recipes.finetune.reads import description_parts
-from cosmos_robot.recipes.finetune.stages import AFTER, BEGUN, Run
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "pusht.toml"
-SMALL = {
-    'path = "../runs/pusht-demos"': 'path = "demos"',
-    "stride = 1 ": "stride = 8 ",
-    "steps = 5000": "steps = 4",
-    "steps = 200": "steps = 25",
-    "batch = 64": "batch = 8",
-    "warmup = 100": "warmup = 1",
-    "threads = 2": "threads = 1",
-    "steps = 400\n": "steps = 2\n",
-}
-
-
-def circling(phase: float, scale: float = 1.0, rows: int = 40) -> Episode:
-    """A disc that circles, with the pictures of a real PushT."""
-    env = PushTEnv()
-    observation, _ = env.reset(seed=3)
-    angles = phase + np.arange(rows) * 0.3
-    commands = 256 + 120 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    pictures, states = [], []
-    for row in commands:
-        pictures.append(observation.images["top"])
-        states.append(observation.state["agent_position"])
-        observation = env.step(row)[0]
-    actions, valid = chunk_rows(scale * commands, np.arange(rows), 2)
-    info = EpisodeInfo("pusht", 0, 3, "expert", True)
-    state = scale * np.array(states, np.float32)
-    return Episode("Push the T", {"top": np.stack(pictures)}, state, actions, valid, info)
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A description and three episodes beside it."""
-    folder = tmp_path_factory.mktemp("project")
-    write_dataset([circling(phase) for phase in (0.0, 1.0, 2.0)], folder / "demos", PUSHT, stride=1)
-    (folder / "pusht.toml").write_text(smaller(EXAMPLE.read_text()))
-    return folder
-
-
-def smaller(text: str) -> str:
-    for normal, small in SMALL.items():
-        assert normal in text
-        text = text.replace(normal, small)
-    return text
-
-
-def changed(project: Path, old: str, new: str, name: str) -> Path:
-    text = (project / "pusht.toml").read_text()
-    assert old in text
-    path = project / f"{name}.toml"
-    path.write_text(text.replace(old, new))
-    return path
-
-
-class Fakes:
-    """Trainings that take no time: what they leave, how far their policy is from the episode, whether they stop."""
-
-    def __init__(self) -> None:
-        self.weights, self.error, self.stops = b"weights", 0.0, False
-
-    def train_on(self, run, description, contract, out: Path, *, steps: int, only: int | None = None) -> Path:
-        out.mkdir(exist_ok=True)
-        if self.stops and only is None:
-            raise KeyboardInterrupt
-        (out / "model.safetensors").write_bytes(self.weights)
-        return out
-
-    def predicted(self, policy: object, episode: Episode, seed: int) -> np.ndarray:
-        return episode.actions + self.error
-
-    def adapted(self, folder: Path, *given: object, **settings: object) -> Path:
-        (folder / "start" / "vae").mkdir(parents=True)
-        return folder / "start"
-
-
-@pytest.fixture
-def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
-    found = Fakes()
-    monkeypatch.setattr(learn, "train_on", found.train_on)
-    monkeypatch.setattr(learn, "predicted", found.predicted)
-    monkeypatch.setattr(learn, "adapt_tokenizer", found.adapted)
-    monkeypatch.setattr(learn, "load_policy", lambda folder: None)
-    monkeypatch.setattr(learn, "replay_lines", lambda *about: [])
-    monkeypatch.setattr(planning, "_probed", lambda *about: 1.5)
-    return found
-
-
-def until(out: Path, description: Path, last: str, probe: bool = True) -> None:
-    """All stages up to ``last``, the name of its command."""
-    commands.describe(description, out)
-    for name in ("lint", "stats", "plan", "tokenizer", "overfit", "run"):
-        if last == "describe":
-            return
-        stage = getattr(commands, name)
-        stage(out, probe) if name == "plan" else stage(out)
-        if name == last:
-            return
+from cosmos_robot.recipes.finetune.prepare import scale_floor
+from cosmos_robot.recipes.finetune.stages import AFTER, Run
 
 
 def test_the_example_describes_pusht_completely(project: Path) -> None:
@@ -159,6 +62,12 @@ def test_unknown_fields_and_settings_are_refused(project: Path) -> None:
         recipe_of(wrong.training)
 
 
+@pytest.mark.parametrize("name", ["", "org/name", "../evil", ".hidden", "é", "a b", "x" * 81])
+def test_a_name_that_is_no_folders_is_refused(project: Path, name: str) -> None:
+    with pytest.raises(ContractError, match=r"model\.name: got .* expected 1 to 80 letters"):
+        read_description(changed(project, 'name = "pusht"\ndomain_id', f'name = "{name}"\ndomain_id', "name"))
+
+
 def test_a_description_may_be_python(project: Path) -> None:
     path = project / "pusht.py"
     path.write_text(
@@ -172,110 +81,11 @@ def test_a_description_may_be_python(project: Path) -> None:
         read_description(path)
 
 
-def test_a_stage_without_the_one_before_names_the_command(project: Path, tmp_path: Path, capsys) -> None:
-    assert main(["train", "lint", "--out", str(tmp_path)]) == 2
-    assert f"cosmos-robot train describe DESCRIPTION.toml --out {tmp_path}" in capsys.readouterr().err
-    commands.describe(project / "pusht.toml", tmp_path)
-    with pytest.raises(InputError, match=r"stats: lint was not done .*; run: cosmos-robot train lint --out"):
-        commands.stats(tmp_path)
-
-
-def test_a_stopped_training_is_held_against_what_it_began_with(project: Path, tmp_path: Path, fakes: Fakes) -> None:
-    until(tmp_path, project / "pusht.toml", "overfit")
-    fakes.stops = True
-    with pytest.raises(KeyboardInterrupt):
-        commands.run(tmp_path)
-    until(tmp_path, changed(project, "execute = 8", "execute = 9", "corrected"), "overfit")
-    with pytest.raises(InputError, match=r"train: .*train was begun before contract\.model\.execute changed; move it"):
-        commands.run(tmp_path)
-    until(tmp_path, project / "pusht.toml", "overfit")
-    fakes.stops = False
-    commands.run(tmp_path)  # what it began with is back, so it goes on
-    assert Run(tmp_path).is_done("train")
-
-
-def test_an_unfinished_training_that_does_not_say_of_what_is_refused(
-    project: Path, tmp_path: Path, fakes: Fakes
-) -> None:
-    until(tmp_path, project / "pusht.toml", "overfit")
-    fakes.stops = True
-    with pytest.raises(KeyboardInterrupt):
-        commands.run(tmp_path)
-    (tmp_path / "train" / BEGUN).unlink()
-    with pytest.raises(InputError, match=r"train: .*train has no begun.json, so nobody knows .*; move it away"):
-        commands.run(tmp_path)
-
-
-def test_a_failed_overfit_is_repeated_once_its_description_changed(project: Path, tmp_path: Path, fakes: Fakes) -> None:
-    fakes.error = 200.0
-    for _ in range(2):  # with nothing changed, the same weights are judged again
-        with pytest.raises(InputError, match=r"overfit: .* 2 of 2 columns .*\n  - agent_position.0: 200"):
-            until(tmp_path, project / "pusht.toml", "overfit")
-        (tmp_path / "overfit" / "mark").touch()
-    fakes.error = 0.0
-    until(tmp_path, changed(project, "steps = 25", "steps = 26", "longer"), "overfit")
-    assert not (tmp_path / "overfit" / "mark").exists()
-
-
-def test_new_weights_are_checked_anew(project: Path, tmp_path: Path, fakes: Fakes) -> None:
-    run, checked = Run(tmp_path), []
-
-    def check() -> None:
-        run.perform("check", lambda folder, tell: checked.append(fakes.weights) or {}, print)
-
-    until(tmp_path, project / "pusht.toml", "run")
-    check()
-    check()
-    shutil.rmtree(tmp_path / "train")
-    fakes.weights = b"others"
-    commands.run(tmp_path)
-    with pytest.raises(InputError, match=r"export: check was done in .* before train changed; run: cosmos-robot train"):
-        commands.export(tmp_path)
-    check()
-    assert checked == [b"weights", b"others"]
-
-
-def test_what_a_stage_does_not_read_leaves_it_done(project: Path, tmp_path: Path, fakes: Fakes, capsys) -> None:
-    until(tmp_path, project / "pusht.toml", "run")
-    commands.plan(tmp_path, probe=False)
-    capsys.readouterr()
-    commands.run(tmp_path)
-    assert "train: done already" in capsys.readouterr().out
-    other = changed(project, 'env = "pusht/0" ', "# ", "moved")
-    other.write_text(other.read_text().replace("threads = 1", "threads = 2"))
-    until(tmp_path, other, "run")
-    told = capsys.readouterr().out
-    assert "tokenizer: done already" in told and "train: done already" in told
-    until(tmp_path, changed(project, "steps = 4\n", "steps = 5\n", "longer"), "overfit")
-    assert "tokenizer: done already" in capsys.readouterr().out
-    with pytest.raises(InputError, match=r"train: .* was trained before training\.steps changed"):
-        commands.run(tmp_path)
-
-
-def test_the_autoencoder_reads_the_camera(project: Path) -> None:
-    first = description_parts("tokenizer", read_description(project / "pusht.toml"))
-    other = changed(project, '# cameras.top = "NAME" ', 'cameras.top = "wrist" ', "wrist")
-    assert description_parts("tokenizer", read_description(other)) != first
-
-
-def test_recordings_that_changed_are_described_and_looked_at_anew(project: Path, tmp_path: Path, capsys) -> None:
-    shutil.copytree(project / "demos", tmp_path / "demos")
-    description, out = Path(shutil.copy(project / "pusht.toml", tmp_path)), tmp_path / "run"
-    until(out, description, "lint")
-    with (tmp_path / "demos" / "meta" / "info.json").open("a") as file:
-        file.write("\n")
-    with pytest.raises(InputError, match=r"no longer what was described.*run: cosmos-robot train describe"):
-        commands.stats(out)
-    capsys.readouterr()
-    commands.describe(description, out)
-    assert "done already" not in capsys.readouterr().out
-    with pytest.raises(InputError, match=r"stats: lint was done in .* before recordings changed; run: .* train lint"):
-        commands.stats(out)
-
-
 def test_failures_are_left_out_unless_asked_for(project: Path, tmp_path: Path, capsys) -> None:
     failed = circling(1.0)
-    failed = replace(failed, info=replace(failed.info, success=False))
+    outlier = failed.state.copy()
+    outlier[3:] = 1e5  # an error to lint, were it kept
+    failed = replace(failed, state=outlier, info=replace(failed.info, success=False))
     write_dataset([circling(0.0), failed, circling(2.0)], tmp_path / "demos", PUSHT, stride=1)
     path = tmp_path / "pusht.toml"
     path.write_text((project / "pusht.toml").read_text())
@@ -286,7 +96,8 @@ def test_failures_are_left_out_unless_asked_for(project: Path, tmp_path: Path, c
     found = read_contract(tmp_path / "run" / "stats" / "contract.json").model.action_normalization.statistics
     assert found is not None and np.allclose(found.max, circling(2.0).actions[:, 0].max(0), rtol=1e-6)
     path.write_text(path.read_text().replace("stride = 8 ", 'failures = "keep"\nstride = 8 '))
-    until(tmp_path / "run", path, "lint")
+    with pytest.raises(InputError, match=r"lint: \d errors"):
+        until(tmp_path / "run", path, "lint")
     told = capsys.readouterr().out
     assert "data: 3 episodes" in told and "unsuccessful and imitated like the others" in told
 
@@ -398,6 +209,32 @@ def test_statistics_are_those_of_the_training_episodes(project: Path, tmp_path: 
     assert found.statistics.count == 80
 
 
+@pytest.mark.parametrize("method", ["minmax", "quantile", "meanstd"])
+def test_a_small_motion_fills_the_models_range(method: str) -> None:
+    small, still, noise = (0.002 * np.array([1.0, -1.0]), [0.3, 0.3], [0.0, 2e-6])
+    rows = np.stack([small, still, noise, [-1.0, 1.0]], axis=1).repeat(50, axis=0)
+    tally = StatisticsAccumulator(4)
+    tally.update(rows)
+    statistics = tally.finish()
+    floor = scale_floor(method, statistics)
+    made = Normalizer(Normalization(method=method, scale_floor=floor, statistics=statistics), 4).normalize(rows)
+    assert floor == pytest.approx(1e-4) and np.abs(made).max(0)[[0, 3]] == pytest.approx(1, abs=0.02)
+    assert np.abs(made).max(0)[[1, 2]] == pytest.approx(0, abs=0.02)
+    large = statistics.model_copy(update=dict.fromkeys(("max", "q99", "std"), (5.0, 0.0, 5.0, 5.0)))
+    assert scale_floor(method, large.model_copy(update=dict.fromkeys(("min", "q01"), (0.0,) * 4))) == 0.01
+
+
+def test_the_scale_floor_may_be_said_and_where_it_acts_is_told(project: Path, tmp_path: Path, capsys) -> None:
+    until(tmp_path / "as-it-is", project / "pusht.toml", "stats")
+    assert "below the floor" not in capsys.readouterr().out
+    said = 'normalization = "minmax"'
+    until(tmp_path / "said", changed(project, said, f"{said}\nscale_floor = 200.0", "floor"), "stats")
+    assert "action agent_position.1: its scale 120 is below the floor 200" in capsys.readouterr().out
+    assert Run(tmp_path / "said").contract().model.action_normalization.scale_floor == 200
+    with pytest.raises(ContractError, match="scale_floor"):
+        read_description(changed(project, said, f"{said}\nscale_floor = 0.0", "none"))
+
+
 def test_a_changed_description_makes_what_is_cheap_anew(project: Path, tmp_path: Path, capsys) -> None:
     commands.describe(project / "pusht.toml", tmp_path)
     commands.lint(tmp_path)
@@ -410,7 +247,6 @@ def test_a_changed_description_makes_what_is_cheap_anew(project: Path, tmp_path:
 
 
 def test_the_plan_counts_without_loading() -> None:
-    from cosmos_robot.backbone.cosmos3.folder import find_checkpoint
     from cosmos_robot.backbone.cosmos3.load import load_checkpoint
     from cosmos_robot.recipes.finetune.description import TrainingSpec
 

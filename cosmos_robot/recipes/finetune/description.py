@@ -6,6 +6,7 @@ training begins with, and every field that was taken is told.
 
 from __future__ import annotations
 
+import re
 import runpy
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -29,6 +30,8 @@ NEVER_TAKEN: Final = (
     "state_normalization", "action_normalization", "state_space", "action_space", "frames", "fps", "modes",
 )  # fmt: skip
 """Fields of a contract that belong to its robot, so they are empty unless said; the modes are those of [training]."""
+NAME: Final = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,80}")
+"""Of a model: its exported folder is called so."""
 SECTIONS: Final = ("start", "env", "data", "robot", "model", "training", "tokenizer", "overfit")
 
 
@@ -86,14 +89,15 @@ class OverfitSpec(Spec):
 
 class Description(Spec):
     """A description, complete. start: checkpoint to begin with. env: simulator to try the policy in, if there is one.
-    normalization: the method of both normalisers. taken: fields of the model that are the start's, in words."""
+    normalization: the method of both normalisers. scale_floor: of both, in the model's units before normalising; None
+    leaves it to ``prepare.scale_floor``. taken: fields of the model that are the start's, in words."""
 
     start: str
     env: str | None = None
     data: DataSpec
     contract: Contract
     normalization: Literal["quantile", "minmax", "meanstd"]
-    scale_floor: float = Field(default=0.01, gt=0)
+    scale_floor: float | None = Field(default=None, gt=0)
     training: TrainingSpec
     tokenizer: TokenizerSpec | None = None
     overfit: OverfitSpec = OverfitSpec()
@@ -128,12 +132,12 @@ def read_description(path: Path) -> Description:
         raise ContractError(f"{path} does not say everything:" + "".join(f"\n  - {line}" for line in missing))
     parts = dict(written.parts)
     try:
-        contract, taken, normalization = _contract(parts.pop("robot"), dict(parts.pop("model")), parts["start"])
+        model = dict(parts.pop("model"))
+        parts["normalization"], parts["scale_floor"] = model.pop("normalization"), model.pop("scale_floor", None)
+        contract, taken = _contract(parts.pop("robot"), model, parts["start"])
         data = dict(parts.pop("data"))
         data["path"] = str((path.parent / data["path"]).resolve())
-        made = Description.model_validate(
-            {**parts, "data": data, "contract": contract, "normalization": normalization, "taken": taken}
-        )
+        made = Description.model_validate({**parts, "data": data, "contract": contract, "taken": taken})
         return made.model_copy(update={"contract": with_modes(contract, tuple(made.training.shares))})
     except ValidationError as error:
         wrong = [f"{'.'.join(map(str, e['loc'])) or 'description'}: {e['msg']}" for e in error.errors()]
@@ -172,6 +176,11 @@ def _missing(parts: Mapping[str, Any]) -> Iterator[str]:
     model, canvas = parts.get("model"), None
     if isinstance(model, Mapping):
         yield from (f"model.{name}" for name in MUST_SAY if name not in model)
+        if "name" in model and not (isinstance(model["name"], str) and NAME.fullmatch(model["name"])):
+            yield (
+                f"model.name: got {str(model['name'])[:100]!r}, expected 1 to 80 letters (a to z), digits, '.', '_', "
+                "'-', not '.' at first; the exported folder is called so"
+            )
         if "modes" in model:
             yield "model.modes: becomes what is trained; say that, with weights, as in training.modes = { policy = 1 }"
         canvas = model.get("canvas")
@@ -182,9 +191,8 @@ def _missing(parts: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"{section}.{name}" for name in needed if name not in parts[section])
 
 
-def _contract(robot: Mapping[str, Any], model: dict[str, Any], start: str) -> tuple[Contract, tuple[str, ...], str]:
+def _contract(robot: Mapping[str, Any], model: dict[str, Any], start: str) -> tuple[Contract, tuple[str, ...]]:
     template = load_contract(start).model.model_dump(mode="json")
-    normalization = model.pop("normalization")
     taken = []
     for name, value in template.items():
         if name in NEVER_TAKEN or name in MUST_SAY:
@@ -199,7 +207,7 @@ def _contract(robot: Mapping[str, Any], model: dict[str, Any], start: str) -> tu
     unstated = Normalization(method="identity", scale_floor=1.0).model_dump(mode="json")
     model |= {"state_normalization": unstated, "action_normalization": unstated}
     made = Contract.model_validate({"robot": _robot(robot).model_dump(mode="json"), "model": model})
-    return made, tuple(taken), normalization
+    return made, tuple(taken)
 
 
 def with_modes(contract: Contract, modes: tuple[Mode, ...]) -> Contract:

@@ -19,7 +19,7 @@ from cosmos_robot.data.bridge import RecordedEpisodes
 from cosmos_robot.errors import CheckpointError, InputError
 from cosmos_robot.policies import load_policy
 from cosmos_robot.policies.base import Policy
-from cosmos_robot.recipes.finetune.learn import no_policy, start_of, weights_digest
+from cosmos_robot.recipes.finetune.learn import no_policy, start_of
 from cosmos_robot.recipes.finetune.measures import (
     Error,
     Ratio,
@@ -35,6 +35,7 @@ from cosmos_robot.recipes.finetune.plan import recipe_of
 from cosmos_robot.recipes.finetune.prepare import held_out_indices, training_commands
 from cosmos_robot.recipes.finetune.recordings import open_episodes
 from cosmos_robot.recipes.finetune.stages import Run, Say, write_json
+from cosmos_robot.recipes.finetune.start import weights_digest
 from cosmos_robot.training.parameters import reinitialise_heads
 from cosmos_robot.types import Observation
 
@@ -51,7 +52,7 @@ def check(run: Run, say: Say) -> dict[str, Any]:
 
     def work(folder: Path, tell: Say) -> dict[str, Any]:
         episodes, contract = open_episodes(run), run.contract()
-        checkpoint = run.facts("train")["checkpoint"]
+        checkpoint = run.found("train", "checkpoint")
         if not run.description().training.acts:
             tell(f"errors of commands cannot be measured: {no_policy(contract)}")
             tell("losses on held-out episodes are in the log of train")
@@ -128,7 +129,7 @@ def export(run: Run, say: Say) -> dict[str, Any]:
     """The trained checkpoint in the released layout, under the model's name, proved to act as it did."""
 
     def work(folder: Path, tell: Say) -> dict[str, Any]:
-        trained, weights = Path(run.facts("train")["checkpoint"]), run.facts("train")["weights"]
+        trained, weights = run.found("train", "checkpoint"), run.facts("train")["weights"]
         contract = run.contract()
         target = folder / contract.model.name
         shutil.copytree(trained, target)
@@ -143,7 +144,7 @@ def export(run: Run, say: Say) -> dict[str, Any]:
         tell(f"what training began with, under the same contract, to compare with: {untrained}")
         for line in trials(run, [target, untrained]):
             tell(line)
-        return {"checkpoint": str(target), "before": str(untrained), "weights": weights}
+        return {"checkpoint": run.inside(target), "before": run.inside(untrained), "weights": weights}
 
     return run.perform("export", work, say)
 
@@ -212,14 +213,14 @@ def serve(run: Run, say: Say) -> dict[str, Any]:
     """Start a server on the export, ask it once over the wire, compare with the same question in this process."""
 
     def work(folder: Path, tell: Say) -> dict[str, Any]:
-        checkpoint = run.facts("export")["checkpoint"]
+        checkpoint = run.found("export", "checkpoint")
         if not run.description().training.acts:
             tell(f"not served: {no_policy(run.contract())}")
             return {"difference": None}
         policy = load_policy(checkpoint)
         robot, episode = policy.contract.robot, open_episodes(run)[0]
         seen = observation_of(robot, episode, len(episode) // 2)
-        address, served = _asked(checkpoint, seen)
+        address, served = _asked(str(checkpoint), seen)
         here = policy.act([seen], [7])[0].values
         scale = np.ptp(here, axis=0).max() + 1e-9
         difference = float(np.abs(served - here).max() / scale)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from cosmos_robot.recipes.finetune.prepare import training_commands
 from cosmos_robot.recipes.finetune.recordings import labelled_episodes, open_episodes
 from cosmos_robot.recipes.finetune.replay import replay_lines
 from cosmos_robot.recipes.finetune.stages import Run, Say
+from cosmos_robot.recipes.finetune.start import weights_digest
 from cosmos_robot.training.cache import VALIDATION_EVERY, EpisodeList, EpisodeSource
 from cosmos_robot.training.model_config import ModelTraining
 from cosmos_robot.training.model_trainer import train_model
@@ -49,7 +49,7 @@ def tokenizer(run: Run, say: Say) -> dict[str, Any]:
             threads=description.training.threads,
         )  # fmt: skip
         tell(f"{settings.steps} steps; the start with the new autoencoder: {start}")
-        return {"start": str(start), "weights": weights_digest(start / "vae")}
+        return {"start": run.inside(start), "weights": weights_digest(start / "vae")}
 
     return run.perform("tokenizer", work, say)
 
@@ -112,7 +112,7 @@ def train(run: Run, say: Say) -> dict[str, Any]:
         description, contract = run.description(), run.contract()
         exported = train_on(run, description, contract, folder / "training", steps=description.training.steps)
         tell(f"{description.training.steps} steps; log and curves in {folder / 'training'}")
-        return {"checkpoint": str(exported), "weights": weights_digest(exported)}
+        return {"checkpoint": run.inside(exported), "weights": weights_digest(exported)}
 
     return run.perform("train", work, say)
 
@@ -155,14 +155,4 @@ def start_of(run: Run, description: Description) -> str:
     """What training begins with: the start, with the fine-tuned autoencoder if there is one."""
     if description.tokenizer is None or not run.is_done("tokenizer"):
         return description.start
-    return run.facts("tokenizer")["start"]
-
-
-def weights_digest(folder: Path) -> str:
-    """Changes with any weight below ``folder``."""
-    total = hashlib.blake2b(digest_size=16)
-    for path in sorted(folder.rglob("*.safetensors")):
-        with path.open("rb") as file:
-            total.update(f"{path.relative_to(folder)} ".encode())
-            total.update(hashlib.file_digest(file, "blake2b").digest())
-    return total.hexdigest()
+    return str(run.found("tokenizer", "start"))

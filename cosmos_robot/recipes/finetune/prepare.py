@@ -14,19 +14,24 @@ from cosmos_robot.actions.layouts import action_layout, state_layout
 from cosmos_robot.actions.spaces import SpaceMap
 from cosmos_robot.actions.statistics import StatisticsAccumulator
 from cosmos_robot.contract import Contract, FieldSpec, Normalization, Statistics
-from cosmos_robot.data.bridge import RecordedEpisodes
+from cosmos_robot.data.bridge import RecordedEpisodes, column_names
 from cosmos_robot.data.contract_lint import check_contract
 from cosmos_robot.data.findings import Finding
 from cosmos_robot.data.lint import lint as lint_dataset
 from cosmos_robot.errors import InputError
 from cosmos_robot.recipes.finetune.description import read_description, require_start
 from cosmos_robot.recipes.finetune.plan import stream_of
+from cosmos_robot.recipes.finetune.reads import START
 from cosmos_robot.recipes.finetune.recordings import open_episodes
 from cosmos_robot.recipes.finetune.stages import DESCRIPTION, Run, Say, write_json
+from cosmos_robot.recipes.finetune.start import start_note
 from cosmos_robot.training.cache import VALIDATION_EVERY
 
 ROUND_TRIP = 1e-4
 """Largest share of a column's range that encoding and decoding may lose."""
+FLOORS = (1e-4, 0.01)
+"""Between these lies the floor under the normaliser's scales, in the columns' own units: so that what stands still but
+for noise is not blown up, and small motions, such as metres of one step, are not lost."""
 
 
 def describe(run: Run, path: Path, say: Say) -> dict[str, Any]:
@@ -35,7 +40,10 @@ def describe(run: Run, path: Path, say: Say) -> dict[str, Any]:
     require_start(description.start)
     stream_of(description, description.contract)
     episodes = RecordedEpisodes(description.data, description.contract)
-    given = {"description": description.model_dump(mode="json"), "recordings": episodes.fingerprint}
+    noted = run.facts("describe").get("start") if run.is_done("describe") else None
+    start = start_note(description.start, noted)
+    given = {"description": description.model_dump(mode="json"), "recordings": episodes.fingerprint,
+             START: start["weights"]}  # fmt: skip
 
     def work(folder: Path, tell: Say) -> dict[str, Any]:
         contract, robot, model = description.contract, description.contract.robot, description.contract.model
@@ -56,7 +64,8 @@ def describe(run: Run, path: Path, say: Say) -> dict[str, Any]:
         tell(failures_line(episodes))
         contract.save(folder)
         (folder / DESCRIPTION).write_text(description.model_dump_json(indent=2) + "\n")
-        return {"episodes": len(episodes), "data": episodes.fingerprint, "contract": contract.model_dump(mode="json")}
+        return {"episodes": len(episodes), "data": episodes.fingerprint, "start": start,
+                "contract": contract.model_dump(mode="json")}  # fmt: skip
 
     return run.perform("describe", work, say, given)
 
@@ -66,9 +75,10 @@ def lint(run: Run, say: Say) -> dict[str, Any]:
 
     def work(folder: Path, tell: Say) -> dict[str, Any]:
         description = run.description()
-        data = description.data
-        report = lint_dataset(data.path, state=data.state_column, action=data.action_column, pictures=2000)
-        episodes = open_episodes(run)
+        data, episodes = description.data, open_episodes(run)
+        report = lint_dataset(
+            data.path, state=data.state_column, action=data.action_column, pictures=2000, places=episodes.places
+        )
         against = [*check_contract(episodes), *_failures(episodes)]
         write_json(folder / "report.json", {**report.as_json(), "contract": [f.__dict__ for f in against]})
         findings = [*report.findings, *against]
@@ -112,12 +122,14 @@ def stats(run: Run, say: Say) -> dict[str, Any]:
         episodes, contract = open_episodes(run), description.contract
         training = training_indices(len(episodes))
         state, action = _measured(episodes, training)
+        method = description.normalization
         normalization = {
             side: Normalization(
-                method=description.normalization, scale_floor=description.scale_floor, statistics=statistics
+                method=method, scale_floor=description.scale_floor or scale_floor(method, statistics),
+                statistics=statistics,
             )
             for side, statistics in (("state", state), ("action", action))
-        }
+        }  # fmt: skip
         update = {f"{side}_normalization": value for side, value in normalization.items()}
         made = Contract(robot=contract.robot, model=contract.model.model_copy(update=update))
         tell(f"{action.count} control steps of {len(training)} episodes; {len(episodes) - len(training)} are held out")
@@ -127,8 +139,10 @@ def stats(run: Run, say: Say) -> dict[str, Any]:
         ):
             for line in _statistics_lines(side, fields, statistics):
                 tell(line)
+            for line in _floored_lines(side, fields, normalization[side]):
+                tell(line)
         lost = _round_trip(made, episodes, training)
-        tell(f"{description.normalization}; robot units to model rows and back loses {lost:.1e} of a column's range")
+        tell(f"{method}; robot units to model rows and back loses {lost:.1e} of a column's range")
         made.save(folder)
         return {"normalization": {k: v.model_dump(mode="json") for k, v in normalization.items()}}
 
@@ -188,15 +202,46 @@ def _round_trip(contract: Contract, episodes: RecordedEpisodes, indices: Sequenc
     return worst
 
 
+def scale_floor(method: str, statistics: Statistics) -> float:
+    """The floor under all columns' scales where nobody gave one: the smallest scale of a column that moves, within
+    ``FLOORS``."""
+    moves = np.array(statistics.column("max")) > np.array(statistics.column("min"))
+    sizes = _scales(method, statistics)[moves]
+    return float(np.clip(sizes[sizes > 0].min(initial=FLOORS[1]), *FLOORS))
+
+
+def _scales(method: str, statistics: Statistics) -> NDArray[np.float64]:
+    """(D,) what each column is divided by where no floor holds: its half-range or standard deviation."""
+    if method == "meanstd":
+        return np.array(statistics.column("std"))
+    low, high = ("min", "max") if method == "minmax" else ("q01", "q99")
+    return (np.array(statistics.column(high)) - np.array(statistics.column(low))) / 2
+
+
+def _floored_lines(side: str, fields: Sequence[FieldSpec], normalization: Normalization) -> Iterator[str]:
+    """Which columns are divided by the floor instead of their own scale, in words."""
+    assert normalization.statistics is not None
+    floor, scales = normalization.scale_floor, _scales(normalization.method, normalization.statistics)
+    for name, scale in zip(_column_names(fields, len(scales)), scales, strict=True):
+        if scale < floor:
+            yield (
+                f"{side} {name}: its scale {scale:.3g} is below the floor {floor:.3g}, by which it is divided instead; "
+                "if that is a motion and no noise, set a lower model.scale_floor"
+            )
+
+
 def _statistics_lines(side: str, fields: Sequence[FieldSpec], statistics: Statistics) -> list[str]:
-    names = [f"{f.name}.{i}" if f.width > 1 else f.name for f in fields for i in range(f.width)]
-    if statistics.width != len(names):
-        names = [str(i) for i in range(statistics.width)]
     shown = ("min", "q01", "mean", "q99", "max")
     return [
         f"{side} {name}: " + ", ".join(f"{n} {statistics.column(n)[i]:.4g}" for n in shown)
-        for i, name in enumerate(names)
+        for i, name in enumerate(_column_names(fields, statistics.width))
     ]
+
+
+def _column_names(fields: Sequence[FieldSpec], width: int) -> list[str]:
+    """Names of ``width`` columns, numbers where the model's space is not that of ``fields``."""
+    names = [name for field in fields for name in column_names(field)]
+    return names if len(names) == width else [str(i) for i in range(width)]
 
 
 def _told(fields: Sequence[FieldSpec]) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from cosmos_robot.recipes.finetune.description import Description
 
 RECORDINGS: Final = "recordings"
+START: Final = "start weights"
 RUNNING: Final = ("training.threads", "training.device", "training.checkpoint_layers")
 """How fast and where, not what is learnt."""
 NEVER_READ: Final = ("data.path", "taken")
@@ -24,8 +25,8 @@ SHOWN: Final = 5
 
 @dataclass(frozen=True)
 class Reads:
-    """parts: of the description, by dotted name or the beginning of one; ``data`` brings the recordings with it.
-    but: parts among these that are not read. found: stages whose facts are read."""
+    """parts: of the description, by dotted name or the beginning of one; ``data`` brings the recordings with it,
+    ``start`` its weights. but: parts among these that are not read. found: stages whose facts are read."""
 
     parts: tuple[str, ...] = ()
     but: tuple[str, ...] = ()

@@ -55,4 +55,4 @@ class _Labelled(Sequence[Episode]):
         extras = self._store.episode(self._episodes.places[index], cameras=[]).extras
         episode, stride = self._episodes[index], self._episodes.data.stride
         rows = {name: value[::stride][: len(episode)] for name, value in extras.items()}
-        return replace(episode, extras=rows)
+        return replace(episode, extras=rows | episode.extras)

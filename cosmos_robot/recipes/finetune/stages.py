@@ -19,7 +19,8 @@ from cosmos_robot.contract import Contract, read_contract
 from cosmos_robot.errors import InputError
 from cosmos_robot.ownership import owned
 from cosmos_robot.recipes.finetune.description import Description
-from cosmos_robot.recipes.finetune.reads import READS, RECORDINGS, description_parts, differing, digest, told
+from cosmos_robot.recipes.finetune.reads import READS, RECORDINGS, START, description_parts, differing, digest, told
+from cosmos_robot.recipes.finetune.start import start_weights
 
 BEGUN: Final = "begun.json"
 DONE: Final = "done.json"
@@ -65,6 +66,14 @@ class Run:
     def facts(self, stage: str) -> dict[str, Any]:
         """What a stage that is done found, as plain values."""
         return self._read(stage, DONE)["facts"]
+
+    def inside(self, path: Path) -> str:
+        """A path below ``out`` as facts hold it: from ``out`` on, which may be moved."""
+        return path.resolve().relative_to(self.out.resolve()).as_posix()
+
+    def found(self, stage: str, name: str) -> Path:
+        """The path that is a fact of a stage that is done."""
+        return self.out / self.facts(stage)[name]
 
     def is_done(self, stage: str) -> bool:
         return (self.folder(stage) / DONE).is_file()
@@ -150,6 +159,9 @@ class Run:
         made: dict[str, Any] = description_parts(stage, description)
         if "data" in reads.parts:
             made[RECORDINGS] = self.facts("describe")["data"]
+        noted = self.facts("describe").get("start")  # runs of versions that did not look have none
+        if "start" in reads.parts and noted is not None:
+            made[START] = start_weights(description.start, noted)
         for name in reads.found:
             if name != "tokenizer" or description.tokenizer is not None:
                 made[name] = digest(self.facts(name)) if self.is_done(name) else None
