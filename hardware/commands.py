@@ -213,7 +213,7 @@ def _run(console: Console, run: _Run, replayed: Replayed | None = None) -> int:
                 recorder.close({**run.notes, "error": f"{type(error).__name__}: {error}"})
         raise
     success = getattr(robot, "success", None)
-    show(report, console)
+    show(report, console, virtual)
     if success is not None:
         console.print(f"task: {'success' if success else 'no success'}")
     _write(run.config.json, facts(report) | ({} if success is None else {"success": success}))

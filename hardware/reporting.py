@@ -38,9 +38,9 @@ def facts(report: LoopReport) -> dict[str, Any]:
     }
 
 
-def show(report: LoopReport, console: Console) -> None:
-    """Print the report."""
-    found = facts(report)
+def show(report: LoopReport, console: Console, virtual: bool = False) -> None:
+    """Print the report. virtual: the clock was, so that its times measure nothing."""
+    found, clock = facts(report), " (virtual clock)" if virtual else ""
     lines = [
         ("ended", report.ended),
         (
@@ -48,12 +48,15 @@ def show(report: LoopReport, console: Console) -> None:
             f"{report.ticks} at {report.rate_hz:g} Hz, {report.missed_ticks} missed, {report.sent} commands sent",
         ),
         (
-            "jitter",
+            f"jitter{clock}",
             ", ".join(f"{n} {found[f'jitter_p{q}_ms']:.2f} ms" for n, q in (("p50", 50), ("p99", 99), ("max", 100))),
         ),
         ("", ", ".join(f"{label}: {count}" for label, count in found["jitter_histogram"].items() if count)),
         ("answers", f"{report.answered} of {report.asked} asked, {report.lost} lost"),
-        ("latency", ", ".join(f"{name} {value:.0f} ms" for name, value in found["latency_ms"].items()) or "none seen"),
+        (
+            f"latency{clock}",
+            ", ".join(f"{name} {value:.0f} ms" for name, value in found["latency_ms"].items()) or "none seen",
+        ),
         ("holds", _counted(found["holds"])),
         ("gate", _counted(found["interventions"])),
         ("robot", f"{report.faults} faults; notes: {_counted(found['robot_notes'])}"),

@@ -45,8 +45,8 @@ def tokenizer(run: Run, say: Say) -> dict[str, Any]:
             raise InputError("tokenizer: the description has no [tokenizer]; its start's autoencoder stays as it is")
         start = adapt_tokenizer(
             folder, description.start, contract, description.data.path, [labelled_episodes(run)],
-            run.out / "cache", steps=settings.steps, lr=settings.lr, batch=settings.batch,
-            threads=description.training.threads,
+            run.out / "cache", steps=settings.steps, warmup=min(50, settings.steps // 10), lr=settings.lr,
+            batch=settings.batch, threads=description.training.threads,
         )  # fmt: skip
         tell(f"{settings.steps} steps; the start with the new autoencoder: {start}")
         return {"start": run.inside(start), "weights": weights_digest(start / "vae")}
