@@ -293,7 +293,7 @@ def _answer(asker: Asker, robot: Robot, instruction: str, seed: int, clock: Cloc
         if time.monotonic() > deadline:
             pending.cancel()
             raise WorkerError(f"no answer within {patience_s:g} s; nothing was sent to the robot")
-        time.sleep(0.005)
+        clock.sleep_until(clock.now() + 0.005)
     return chunk
 
 

@@ -185,7 +185,7 @@ def test_an_adapter_stands_between_where_it_can(contract):
     adapted, told = fit(source, robot, "blend")
     assert isinstance(adapted, Adapted) and any(line.startswith("converted") for line in told)
     seen = Observation({}, {"grip": np.zeros(1), "position": np.zeros(2)}, "x")
-    chunk = adapted.ask(seen, 1, None, 0.0).poll(0.0)
+    chunk = adapted.ask(seen, 1, None, 0.0).poll(0.1)
     np.testing.assert_array_equal(chunk.values[0], [0.1, 0.0, 1.0])
     with pytest.raises(ContractError, match="rtc"):
         fit(source, robot, "rtc")
