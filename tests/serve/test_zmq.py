@@ -130,16 +130,16 @@ def test_a_server_that_restarts_is_found_again(service, free_port, observation):
 
 def test_a_server_whose_thread_ends_at_once_still_frees_its_port(service, free_port, monkeypatch):
     ring = Bell.ring
-
-    def ring_and_wait(bell: Bell) -> None:
-        ring(bell)
-        until(lambda: "zmq" not in [thread.name for thread in threading.enumerate()])
-
     for _ in range(2):
         with ZmqServer(service, ServerSettings(port=free_port)) as server:
-            assert server.name == "zmq" and server.address.endswith(f":{free_port}")
+
+            def ring_and_wait(bell: Bell, thread: threading.Thread = server._thread) -> None:
+                ring(bell)
+                thread.join(PATIENCE_S)
+
             monkeypatch.setattr(Bell, "ring", ring_and_wait)
         monkeypatch.undo()
+        assert not server._thread.is_alive()
 
 
 def test_pc_37_a_reset_is_acknowledged_and_nothing_old_is_answered(client, policy, observation):
