@@ -22,6 +22,7 @@ DETOUR_STEPS, EXPERT_STEPS = (8, 20), (6, 30)
 GRIPPER_SHARE = 0.15
 """Of detours on which the gripper is told the opposite, too."""
 _ROTATION = 0.3
+_SHARES = np.array([1, 1, 1, _ROTATION, _ROTATION, _ROTATION])
 """Turns are a smaller share of their range than moves: an expert hardly turns, and a tilted hand sees nothing."""
 
 
@@ -39,8 +40,7 @@ class Noise:
         self._rng, self.level, self._now = rng, float(rng.choice(NOISE_LEVELS)), np.zeros(6)
 
     def __call__(self, clean: NDArray[np.float64]) -> NDArray[np.float64]:
-        drawn = self._rng.normal(0, self.level, 6) * [1, 1, 1, _ROTATION, _ROTATION, _ROTATION]
-        self._now = 0.7 * self._now + np.sqrt(1 - 0.49) * drawn
+        self._now = _correlated(self._now, self._rng.normal(0, self.level, 6) * _SHARES)
         return np.clip(clean + np.append(self._now, 0), -1, 1)
 
     def __str__(self) -> str:
@@ -74,9 +74,7 @@ class Detours:
     def _begin(self, clean: NDArray[np.float64]) -> list[NDArray[np.float64]]:
         steps = int(self._rng.integers(DETOUR_STEPS[0], DETOUR_STEPS[1] + 1))
         kind = str(self._rng.choice(list(KINDS), p=list(KINDS.values())))
-        moves = {"stop": self._stop, "straight": self._straight, "wander": self._wander, "again": self._again}[kind](
-            steps
-        )
+        moves = getattr(self, f"_{kind}")(steps)
         gripper = clean[6]
         if self._rng.random() < GRIPPER_SHARE:
             gripper = OPEN + CLOSED - gripper
@@ -92,10 +90,10 @@ class Detours:
         return np.tile(np.concatenate([direction, turn]), (steps, 1))
 
     def _wander(self, steps: int) -> NDArray[np.float64]:
-        scale = self._rng.uniform(0.3, 0.9) * np.array([1, 1, 1, _ROTATION, _ROTATION, _ROTATION])
+        scale = self._rng.uniform(0.3, 0.9) * _SHARES
         moves = [np.zeros(6)]
         for drawn in self._rng.normal(0, scale, (steps, 6)):
-            moves.append(0.7 * moves[-1] + np.sqrt(1 - 0.49) * drawn)
+            moves.append(_correlated(moves[-1], drawn))
         return np.array(moves[1:])
 
     def _again(self, steps: int) -> NDArray[np.float64]:
@@ -103,3 +101,8 @@ class Detours:
         at = np.arange(steps) + self._rng.integers(len(wanted))
         moves = wanted[at % len(wanted)]
         return moves if self._rng.random() < 0.5 else -moves[::-1]
+
+
+def _correlated(last: NDArray[np.float64], drawn: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The next of a series that has the standard deviation of what is drawn."""
+    return 0.7 * last + np.sqrt(1 - 0.49) * drawn

@@ -30,7 +30,7 @@ from cosmos_robot.data.own_columns import (
     own_infos,
     successes,
 )
-from cosmos_robot.data.recordings import Chosen, Recording, Recordings
+from cosmos_robot.data.recordings import SPLIT, Chosen, Recording, Recordings
 from cosmos_robot.errors import ContractError, InputError
 
 FPS_TOLERANCE: Final = 0.01
@@ -159,8 +159,7 @@ class RecordedEpisodes:
         if len(recording.tasks) > 1:
             raise InputError(
                 f"{self.data.path}, {recording.where}: its rows name {len(recording.tasks)} tasks, "
-                f"{', '.join(map(repr, recording.tasks))}, expected one; split it where the task changes, or give all "
-                "its rows one task_index"
+                f"{', '.join(map(repr, recording.tasks))}, expected one; {SPLIT}"
             )
         text = recording.instruction.strip() or self.data.instruction
         if not text:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cosmos_robot.data.findings import Finding
-from cosmos_robot.data.recordings import Recording, Recordings
+from cosmos_robot.data.recordings import SPLIT, Recording, Recordings
 from cosmos_robot.data.videos import frame_times, read_frames, require_file
 from cosmos_robot.errors import CheckpointError, InputError
 
@@ -26,7 +26,6 @@ STATE_KEYS, ACTION_KEYS = ("observation.state", "state"), ("action", "actions")
 IMAGE_PREFIX = "observation.images."
 CLOCK_WORDS = ("time", "stamp", "clock")
 HALF = 0.5
-SPLIT = "split it where the task changes, or give all its rows one task_index"
 _VERSIONS = ("v2.0", "v2.1", "v3.0")
 
 

@@ -24,6 +24,8 @@ from cosmos_robot.data.findings import Finding
 from cosmos_robot.errors import InputError, UnknownNameError, nearest
 
 LEROBOT_MASK = "action_is_pad"
+SPLIT = "split it where the task changes, or give all its rows one task_index"
+"""What to do with an episode whose rows name several tasks."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,12 +36,7 @@ def start_weights(start: str, noted: Mapping[str, Any]) -> str:
 
 def weights_digest(folder: Path) -> str:
     """Changes with any weight below ``folder``."""
-    total = hashlib.blake2b(digest_size=16)
-    for path in sorted(folder.rglob("*.safetensors")):
-        with path.open("rb") as file:
-            total.update(f"{path.relative_to(folder)} ".encode())
-            total.update(hashlib.file_digest(file, "blake2b").digest())
-    return total.hexdigest()
+    return _total((str(path.relative_to(folder)), path) for path in sorted(folder.rglob("*.safetensors")))
 
 
 def _stamps(start: str) -> dict[Path, tuple[int, int]]:
@@ -56,8 +51,13 @@ def _stamps(start: str) -> dict[Path, tuple[int, int]]:
 @functools.lru_cache(4)
 def _digest(stamps: tuple[tuple[Path, tuple[int, int]], ...]) -> str:
     """Of the files' contents; where they lie and when they were written changes nothing."""
+    return _total((f"{path.parent.name}/{path.name}", path) for path, _ in stamps)
+
+
+def _total(files: Iterable[tuple[str, Path]]) -> str:
+    """Of names and contents, in this order."""
     total = hashlib.blake2b(digest_size=16)
-    for path, _ in stamps:
+    for name, path in files:
         with path.open("rb") as file:
-            total.update(f"{path.parent.name}/{path.name} ".encode() + hashlib.file_digest(file, "blake2b").digest())
+            total.update(f"{name} ".encode() + hashlib.file_digest(file, "blake2b").digest())
     return total.hexdigest()
