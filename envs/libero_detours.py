@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from cosmos_robot.actions.noise import OF_ROTATIONS, correlated
 from cosmos_robot.envs.experts import CLOSED, OPEN
 
 NOISE_LEVELS = (0.0, 0.1, 0.2)
@@ -21,9 +22,7 @@ DETOUR_STEPS, EXPERT_STEPS = (8, 20), (6, 30)
 """How many control steps a detour lasts, and the expert after it, drawn evenly."""
 GRIPPER_SHARE = 0.15
 """Of detours on which the gripper is told the opposite, too."""
-_ROTATION = 0.3
-_SHARES = np.array([1, 1, 1, _ROTATION, _ROTATION, _ROTATION])
-"""Turns are a smaller share of their range than moves: an expert hardly turns, and a tilted hand sees nothing."""
+_SHARES = np.array([1, 1, 1, OF_ROTATIONS, OF_ROTATIONS, OF_ROTATIONS])
 
 
 class Disturbance(Protocol):
@@ -40,7 +39,7 @@ class Noise:
         self._rng, self.level, self._now = rng, float(rng.choice(NOISE_LEVELS)), np.zeros(6)
 
     def __call__(self, clean: NDArray[np.float64]) -> NDArray[np.float64]:
-        self._now = _correlated(self._now, self._rng.normal(0, self.level, 6) * _SHARES)
+        self._now = correlated(self._now, self._rng.normal(0, self.level, 6) * _SHARES)
         return np.clip(clean + np.append(self._now, 0), -1, 1)
 
     def __str__(self) -> str:
@@ -86,14 +85,14 @@ class Detours:
     def _straight(self, steps: int) -> NDArray[np.float64]:
         direction = self._rng.normal(size=3)
         direction *= self._rng.uniform(0.2, 1) / np.abs(direction).max()
-        turn = self._rng.normal(0, _ROTATION / 3, 3)
+        turn = self._rng.normal(0, OF_ROTATIONS / 3, 3)
         return np.tile(np.concatenate([direction, turn]), (steps, 1))
 
     def _wander(self, steps: int) -> NDArray[np.float64]:
         scale = self._rng.uniform(0.3, 0.9) * _SHARES
         moves = [np.zeros(6)]
         for drawn in self._rng.normal(0, scale, (steps, 6)):
-            moves.append(_correlated(moves[-1], drawn))
+            moves.append(correlated(moves[-1], drawn))
         return np.array(moves[1:])
 
     def _again(self, steps: int) -> NDArray[np.float64]:
@@ -101,8 +100,3 @@ class Detours:
         at = np.arange(steps) + self._rng.integers(len(wanted))
         moves = wanted[at % len(wanted)]
         return moves if self._rng.random() < 0.5 else -moves[::-1]
-
-
-def _correlated(last: NDArray[np.float64], drawn: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The next of a series that has the standard deviation of what is drawn."""
-    return 0.7 * last + np.sqrt(1 - 0.49) * drawn

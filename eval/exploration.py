@@ -8,16 +8,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from cosmos_robot.actions.noise import OF_ROTATIONS, correlated
 from cosmos_robot.contract import RobotSpec
 from cosmos_robot.envs.base import action_range
 from cosmos_robot.errors import ContractError, InputError
 from cosmos_robot.policies.base import Policy
 from cosmos_robot.types import ActionChunk, Observation
-
-KEPT = 0.7
-"""What a step's noise keeps of the one before."""
-OF_ROTATIONS = 0.3
-"""The share of it that rotations get: a hand that is turned away sees nothing of its task any more."""
 
 
 class NoisyPolicy(Policy):
@@ -49,7 +45,7 @@ class NoisyPolicy(Policy):
         noise = np.empty_like(fresh)
         noise[0] = fresh[0]
         for step in range(1, len(fresh)):
-            noise[step] = KEPT * noise[step - 1] + np.sqrt(1 - KEPT**2) * fresh[step]
+            noise[step] = correlated(noise[step - 1], fresh[step])
         return replace(chunk, values=np.clip(chunk.values + self._spread * noise, self._low, self._high))
 
 

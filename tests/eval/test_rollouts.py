@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cosmos_robot.actions.noise import KEPT, OF_ROTATIONS
 from cosmos_robot.data.collect import staging_folder
 from cosmos_robot.data.layouts import open_recordings
 from cosmos_robot.data.rollouts import RolloutStore
@@ -19,7 +20,7 @@ from cosmos_robot.data.staging import Staging
 from cosmos_robot.data.store import EpisodeStore
 from cosmos_robot.envs.fakes import FakeEnv
 from cosmos_robot.errors import CheckpointError, ContractError, InputError, UnknownNameError, WorkerError
-from cosmos_robot.eval.exploration import KEPT, OF_ROTATIONS, NoisyPolicy
+from cosmos_robot.eval.exploration import NoisyPolicy
 from cosmos_robot.eval.rollouts import RolloutRules, rollout_jobs
 from cosmos_robot.policies.fakes import ZeroPolicy
 from cosmos_robot.types import Observation
